@@ -1,0 +1,142 @@
+"""A linear map whose backward pass also yields curvature: `fisher`, riding on the training backward.
+
+Axes: x ``[*R, N, ..., in]``, weight ``[*R, out, in]``, bias ``[*R, out]``: R replicas (one leading axis or none), N
+examples, then any token axes. d is the gradient that arrives at the output, ``[*R, N, ..., out]``.
+
+    h[j', j] = mean over n of (sum over tokens t of d[n, t, j'] x[n, t, j])^2
+
+is the mean squared per-example gradient with respect to the weight that the pass really used. `expand` squares before
+it sums over tokens: cheaper, ranks weights much the same, and is off in scale by a factor that depends on the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Squares = Literal["exact", "expand"]
+
+_CHUNK = {"cpu": 1 << 20}
+"""Entries of per-example gradients held at once: what fits the cache on a CPU."""
+_CHUNK_ELSEWHERE = 1 << 27
+
+
+class Companion(NamedTuple):
+    """Leaves that a backward pass fills for one weight. They belong to whoever measures, never to the model.
+
+    After a backward through `linear_with_squares`, for a loss that is c times a mean over the N examples of the pass:
+    ``squares.grad`` is c^2 sum over n of (per-example gradient)^2, and ``tally.grad`` is (N, number of passes). Both add
+    up over passes like any gradient.
+    """
+
+    squares: Tensor
+    """``[*R, out, in]``, float32 or wider; only its gradient has storage of that size."""
+    tally: Tensor
+    """``[2]``."""
+
+
+def companion(weight: Tensor, filled: Callable[[Tensor], None] | None = None) -> Companion:
+    """A fresh companion of a weight; `filled` is called in every backward pass that has filled it."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    squares = torch.zeros((), dtype=dtype, device=weight.device).expand(weight.shape).detach().requires_grad_()
+    tally = torch.zeros(2, dtype=dtype, device=weight.device, requires_grad=True)
+    if filled is not None:
+        tally.register_post_accumulate_grad_hook(filled)
+    return Companion(squares, tally)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W' + b, each replica with its own W and b where the weight has a replica axis."""
+    if weight.dim() == 2:
+        return F.linear(x, weight, bias)
+    rows = x.flatten(1, -2)
+    y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    return y.view(*x.shape[:-1], weight.shape[-2])
+
+
+def _sum_and_squares(d: Tensor, x: Tensor, dtype: torch.dtype, kind: Squares) -> tuple[Tensor, Tensor]:
+    """Over n: (sum of g_n, sum of g_n^2) with g_n = sum_t d[n, t]' x[n, t].
+
+    Args:
+        d: ``[G, N, T, out]``.
+        x: ``[G, N, T, in]``.
+        dtype: in which squares are taken and sums kept.
+        kind: ``exact``, or ``expand`` for the sum over n and t of (d x)^2.
+
+    Returns:
+        Two tensors ``[G, out, in]`` of that type.
+    """
+    groups, examples, tokens, out = d.shape
+    if kind == "expand" or tokens == 1:
+        rows_d, rows_x = d.flatten(1, 2), x.flatten(1, 2)
+        squares = torch.bmm(rows_d.to(dtype).square().mT, rows_x.to(dtype).square())
+        return torch.bmm(rows_d.mT, rows_x).to(dtype), squares
+    limit = _CHUNK.get(d.device.type, _CHUNK_ELSEWHERE)
+    chunk = min(examples, max(1, limit // (groups * out * x.shape[-1])))
+    total = squares = d.new_zeros((), dtype=dtype)
+    for first in range(0, examples, chunk):
+        here = slice(first, first + chunk)
+        each = torch.matmul(d[:, here].mT, x[:, here])  # [G, n, out, in]
+        total = total + each.sum(1, dtype=dtype)
+        squares = squares + each.to(dtype).square().sum(1)
+    return total, squares
+
+
+class _LinearWithSquares(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, squares: Tensor, tally: Tensor, kind: Squares
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.kind, ctx.dtype, ctx.tally_dtype = kind, squares.dtype, tally.dtype
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        lead = weight.dim() - 2
+        examples = x.shape[lead]
+
+        def grouped(rows: Tensor) -> Tensor:
+            whole = rows if lead else rows.unsqueeze(0)
+            return whole.reshape(*whole.shape[:2], -1, rows.shape[-1])
+
+        d4, x4 = grouped(d), grouped(x)
+        total, squares = _sum_and_squares(d4, x4, ctx.dtype, ctx.kind)
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_x = linear(d, weight.mT, None)
+        if ctx.needs_input_grad[1]:
+            grad_weight = total.view(weight.shape).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_bias = d4.sum((1, 2)).view(weight.shape[:-1]).to(weight.dtype)
+        # A mean over N examples put 1/N into d; undoing it here keeps passes of different sizes comparable.
+        squares = squares.view(weight.shape) * examples**2
+        # (examples, 1) without a copy from the host, which would not fit into a captured graph.
+        tally = examples + torch.arange(2, dtype=ctx.tally_dtype, device=d.device) * (1 - examples)
+        return grad_x, grad_weight, grad_bias, squares, tally, None
+
+
+def linear_with_squares(
+    x: Tensor, weight: Tensor, bias: Tensor | None, into: Companion, kind: Squares = "exact"
+) -> Tensor:
+    """`linear`, whose backward also adds this pass's squared per-example gradients to a companion.
+
+    Args:
+        x: ``[*R, N, ..., in]``.
+        weight: the weight as used, ``[*R, out, in]``.
+        bias: ``[*R, out]`` or None.
+        into: the companion; see there for what its gradients mean.
+        kind: ``exact``, or the approximation ``expand``.
+    """
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        # Cast here, where autograd sees it, so that what backward multiplies has the types of the forward pass.
+        dtype = torch.get_autocast_dtype(device)
+        x, weight = x.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return _LinearWithSquares.apply(x, weight, bias, into.squares, into.tally, kind)

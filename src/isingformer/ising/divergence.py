@@ -1,0 +1,42 @@
+"""The two divergences of the bound in closed form, weight by weight. Sum them: a mean would not grow with the network.
+
+Symbols as in the docs: q drop probability, m mean, s the weight noise, s1 spike and s2 slab of the prior.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def slab_cost(noise_sd: float, slab_sd: float) -> float:
+    """KL(N(m, s^2) || N(0, s2^2)) without its m^2 term: log(s2/s) + s^2/(2 s2^2) - 1/2; 0 for a point mass (s = 0)."""
+    return math.log(slab_sd / noise_sd) + noise_sd**2 / (2 * slab_sd**2) - 0.5 if noise_sd > 0 else 0.0
+
+
+def spike_cost(noise_sd: float, spike_sd: float) -> float:
+    """KL(N(0, s^2) || N(0, s1^2)) = log(s1/s) + s^2/(2 s1^2) - 1/2; 0 for a point mass (s = 0)."""
+    return math.log(spike_sd / noise_sd) + noise_sd**2 / (2 * spike_sd**2) - 0.5 if noise_sd > 0 else 0.0
+
+
+def kl_weights(mean: Tensor, drop: Tensor, *, noise_sd: float, spike_sd: float, slab_sd: float) -> Tensor:
+    """KL(q(W|xi) || p(W|xi)) averaged over xi ~ q, per weight.
+
+    (1 - q) [m^2/(2 s2^2) + log(s2/s) + s^2/(2 s2^2) - 1/2] + q [log(s1/s) + s^2/(2 s1^2) - 1/2]
+
+    With s = 0 the weights are a point mass and only (1 - q) m^2/(2 s2^2) is kept: the rest is infinite but constant.
+    """
+    kept = mean.square() / (2 * slab_sd**2) + slab_cost(noise_sd, slab_sd)
+    return (1 - drop) * kept + drop * spike_cost(noise_sd, spike_sd)
+
+
+def kl_masks(drop: Tensor, prior: Tensor) -> Tensor:
+    """KL(Bernoulli(q) || Bernoulli(sigmoid(prior field))), per weight; exact at q = 0 and q = 1.
+
+    q log q + (1 - q) log(1 - q) - q log p - (1 - q) log(1 - p), with log p = logsigmoid(prior).
+    """
+    entropy = torch.special.xlogy(drop, drop) + torch.special.xlog1py(1 - drop, -drop)
+    return entropy - drop * F.logsigmoid(prior) - (1 - drop) * F.logsigmoid(-prior)

@@ -1,0 +1,24 @@
+"""The methods and how they get onto a model. Start with `ising.py`, then `attached.py`."""
+
+from .attach import attach, sampled
+from .attached import Attached, attached_to
+from .dropconnect import DropConnect
+from .dropout import Dropout
+from .ising import Ising
+from .method import Method
+from .storage import load, save
+from .weights import WeightPosterior
+
+__all__ = [
+    "Attached",
+    "DropConnect",
+    "Dropout",
+    "Ising",
+    "Method",
+    "WeightPosterior",
+    "attach",
+    "attached_to",
+    "load",
+    "sampled",
+    "save",
+]

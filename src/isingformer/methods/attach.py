@@ -1,0 +1,119 @@
+"""Putting a method on a model."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..curvature.likelihood import Likelihood
+from ..curvature.likelihood import likelihood as find_likelihood
+from ..nn.masked import drawing, posteriors, put_on, take_off
+from ..nn.noise import KeyedNoise, Noise, TorchNoise
+from ..nn.posterior import NodeMask, Posterior, Sampling
+from ..topology import find_topology, maskable_layers
+from .attached import Attached, attached_to
+from .method import Method, Parts
+
+
+def attach(
+    model: nn.Module,
+    method: Method,
+    *,
+    examples: float,
+    steps: int | None = None,
+    likelihood: str | Likelihood = "softmax",
+    readers: Mapping[str, Sequence[str]] | None = None,
+    seeds: int | Sequence[int] | None = None,
+) -> Attached:
+    """Put a method on every linear layer of a model; the training loop stays yours.
+
+    The model keeps its parameters and `state_dict` keys. In training mode every pass is drawn from the posterior; in eval
+    mode the model is its expected network.
+
+    Args:
+        model: our `ViT` or any module with linear layers.
+        method: `Ising`, `DropConnect` or `Dropout`.
+        examples: N, how many examples the training set has (terms of the likelihood: tokens, for a language model).
+        steps: how many training steps are planned, for a warm-up given as a share.
+        likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your own.
+            Used by the extra-pass curvatures and by `predict`.
+        readers: who reads whom, for a model whose structure is not known; see `topology.py`.
+        seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator, or, for
+            a stacked model, seeds drawn from it.
+
+    Returns:
+        The handle with `kl`, `step`, `drop_probability`, `detach` and the rest.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(method, Method):
+        raise TypeError(f"attach: expected a method such as Ising(delta=0.1), got {type(method).__name__}")
+    if not math.isfinite(examples) or examples <= 0:
+        raise ValueError(f"attach: examples must be the number of training examples, above 0, got {examples}")
+    if steps is not None and steps <= 0:
+        raise ValueError(f"attach: steps must be the number of training steps, above 0, or None, got {steps}")
+    if attached_to(model) is not None or posteriors(model):
+        raise ValueError(f"attach: this {type(model).__name__} already carries a method; call its detach() first")
+    method.check_plan(steps)
+    kind = find_likelihood(likelihood)
+    topology = find_topology(model, readers)
+    layers = maskable_layers(model)
+    noise = _noise(next(iter(layers.values())), seeds)
+    parts = Parts(model, layers, {}, {}, topology, kind)
+    for number, (name, layer) in enumerate(layers.items()):
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        parts.posteriors[name] = Posterior(
+            weight, noise_sd=method.noise_sd(weight.shape[-1]), sampling=method.sampling, noise=noise, layer=number,
+            tied=method.node_dropout(name, topology),
+        )  # fmt: skip
+    rate = method.embedding_drop()
+    if rate is not None:
+        for number, (name, parameters) in enumerate(topology.embeddings.items(), start=len(layers)):
+            like = model.get_parameter(parameters[-1])
+            lead = () if layers[next(iter(layers))].weight.dim() == 2 else like.shape[:1]  # type: ignore[union-attr]
+            q = torch.full((*lead, like.shape[-1]), rate, dtype=torch.promote_types(like.dtype, torch.float32))
+            mask = NodeMask(q.to(like.device), sampling=method.sampling, noise=noise, layer=number)
+            parts.node_masks[name] = mask
+    homes = {**layers, **{name: model.get_submodule(name) for name in parts.node_masks}}
+    done: list[nn.Module] = []
+    try:
+        for name, home in homes.items():
+            put_on(home, {**parts.posteriors, **parts.node_masks}[name])
+            done.append(home)
+        return Attached(parts, method, examples=examples, steps=steps, noise=noise, readers=readers)
+    except BaseException:
+        for home in done:
+            take_off(home)
+        raise
+
+
+def _noise(layer: nn.Module, seeds: int | Sequence[int] | None) -> Noise:
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    replicas = weight.shape[0] if weight.dim() == 3 else None
+    if seeds is None:
+        return TorchNoise() if replicas is None else KeyedNoise(torch.randint(2**62, (replicas,)).to(weight.device))
+    keys = torch.tensor(seeds, dtype=torch.int64, device=weight.device)
+    expected = () if replicas is None else (replicas,)
+    if tuple(keys.shape) != expected:
+        what = "one int" if replicas is None else f"{replicas} ints, one a replica"
+        raise ValueError(f"attach: seeds must be {what}, got {seeds!r}")
+    return KeyedNoise(keys)
+
+
+@contextlib.contextmanager
+def sampled(model: nn.Module, sampling: Sampling = "mask") -> Iterator[None]:
+    """Inside, every pass of the model is drawn from the posterior, in any mode; undone on leaving, whatever happens.
+
+    The draws come from the noise that the model was attached with: torch's default generator, or its own seeds.
+
+    Args:
+        model: an attached model.
+        sampling: ``mask``, one network a pass; ``local``, fresh noise for every example and token.
+    """
+    if attached_to(model) is None:
+        raise ValueError(f"sampled: this {type(model).__name__} carries no method; attach one first")
+    with drawing(model, sampling):
+        yield

@@ -1,0 +1,187 @@
+"""A method on a model: what `attach` returns and a training loop talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.masked import set_weight, take_off
+from ..nn.noise import KeyedNoise, Noise
+from .divergence import constant_divergence, slab_pull
+from .ising_rule import IsingRule
+from .method import Method, Parts
+from .weights import WeightPosterior
+
+Weights = Literal["mean", "expected", "probable"]
+HANDLE = "_isingformer"
+"""Where a model keeps the method that is attached to it."""
+
+
+class Attached:
+    """A method attached to a model. Make one with `attach`.
+
+    A training step is ``(mean loss + method.kl()).backward()``, the optimiser's step, and ``method.step()``.
+    """
+
+    def __init__(
+        self, parts: Parts, method: Method, *, examples: float, steps: int | None, noise: Noise,
+        readers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self.parts, self.method, self.examples, self.planned_steps, self.noise = parts, method, examples, steps, noise
+        self.readers = None if readers is None else {name: list(names) for name, names in readers.items()}
+        self.rule = method.rule(parts, examples=examples, steps=steps)
+        self.steps = 0
+        self.attached = True
+        self._constant: Tensor | None = None
+        self._hook: Any = None
+        self.rule.begin()
+        if isinstance(noise, KeyedNoise) or (isinstance(self.rule, IsingRule) and self.rule.watches_forward):
+            self._hook = parts.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        setattr(parts.model, HANDLE, self)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that carries the method."""
+        return self.parts.model
+
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        parts = self.parts.posteriors.values()
+        drawn = module.training or any(part.forced for part in parts)
+        if drawn and isinstance(self.noise, KeyedNoise):
+            self.noise.advance()
+        if module.training and torch.is_grad_enabled() and isinstance(self.rule, IsingRule):
+            self.rule.before_forward(args, kwargs)
+
+    @torch.compiler.disable
+    def kl(self, *, terms: float | None = None) -> Tensor:
+        """(kl_weight / N) (KL_W + KL_xi), to be added to the mean loss: a scalar, or ``[R]`` for stacked replicas.
+
+        It must be part of the loss even where its weight is 0: through it the method learns what the loss was multiplied
+        by (a loss scaler, an accumulation), which squared gradients cannot tell.
+
+        Args:
+            terms: over how many terms this batch's loss is a mean, where that is not the number of examples: the number of
+                tokens for a language model, say, with `examples` given in tokens too.
+        """
+        self._check_attached("kl()")
+        first = next(iter(self.parts.posteriors.values())).drop
+        weight = self.method.weight_of_kl / self.examples
+        if weight:
+            if self._constant is None or self._constant.device != first.device:
+                masks = self.rule.has_mask_prior
+                self._constant = constant_divergence(self.parts, self.method, masks=masks)
+            value = weight * (slab_pull(self.parts, self.method) + self._constant)
+        else:
+            value = first.new_zeros(first.shape[:-2])
+        if not torch.is_grad_enabled():
+            return value
+        probe = torch.zeros_like(value, requires_grad=True)
+        self.rule.watch(probe, terms)
+        return value + probe
+
+    def step(self, *, targets: Tensor | None = None) -> None:
+        """Count a training step; take in curvature and sweep q where that is due. Before or after the optimiser's step.
+
+        Args:
+            targets: the batch's labels, needed by ``curvature="hutchinson"`` alone.
+        """
+        self._check_attached("step()")
+        if self.rule.step(self.steps + 1, targets):
+            self._constant = None
+        self.steps += 1
+
+    def drop_probability(self) -> dict[str, Tensor]:
+        """q of every masked layer by name, ``[*R, out, in]``; a copy."""
+        return {name: part.drop.clone() for name, part in self.parts.posteriors.items()}
+
+    def curvature(self) -> dict[str, Tensor]:
+        """h of every masked layer by name, as the next sweep uses it; empty for methods that measure none."""
+        return self.rule.curvature() if isinstance(self.rule, IsingRule) else {}
+
+    def weight_posterior(self) -> dict[str, WeightPosterior]:
+        """Mean, sd and credible interval of every weight, by layer."""
+        return {
+            name: WeightPosterior(self.parts.mean(name).to(part.drop.dtype), part.drop.clone(), part.noise_sd)
+            for name, part in self.parts.posteriors.items()
+        }
+
+    def summary(self) -> dict[str, float]:
+        """Mean q over all weights, and the share of them more likely dropped than kept."""
+        drops = [part.drop for part in self.parts.posteriors.values()]
+        total = sum(q.numel() for q in drops)
+        return {
+            "mean_q": float(torch.stack([q.sum() for q in drops]).sum()) / total,
+            "dropped": float(torch.stack([(q > 0.5).sum() for q in drops]).sum()) / total,
+        }
+
+    @torch.no_grad()
+    def detach(self, weights: Weights = "mean") -> nn.Module:
+        """Take the method off and return the model, plain as it came.
+
+        Args:
+            weights: ``mean`` leaves m untouched; ``expected`` writes m (1 - q), the network of eval mode; ``probable``
+                keeps m where q < 1/2 and writes 0 elsewhere.
+        """
+        self._check_attached("detach()")
+        if weights not in ("mean", "expected", "probable"):
+            raise ValueError(f"detach: weights must be 'mean', 'expected' or 'probable', got {weights!r}")
+        for name, layer in self.parts.layers.items():
+            q = self.parts.posteriors[name].drop
+            if weights == "expected":
+                set_weight(layer, self.parts.posteriors[name].expected(self.parts.mean(name)))
+            elif weights == "probable":
+                set_weight(layer, self.parts.mean(name) * (q < 0.5))
+            take_off(layer)
+        for name, mask in self.parts.node_masks.items():
+            if weights == "expected":
+                for parameter in self.parts.topology.embeddings[name]:
+                    self.model.get_parameter(parameter).mul_(1 - float(mask.drop.mean()))
+            take_off(self.model.get_submodule(name))
+        if self._hook is not None:
+            self._hook.remove()
+        self.rule.stop()
+        delattr(self.model, HANDLE)
+        self.attached = False
+        return self.model
+
+    def _live(self) -> dict[str, Tensor]:
+        state = self.rule.tensors()
+        for name, part in self.parts.posteriors.items():
+            state[f"{name}.drop"], state[f"{name}.prior"] = part.drop, part.prior
+        if isinstance(self.noise, KeyedNoise):
+            state["noise.keys"], state["noise.position"] = self.noise.keys, self.noise.position
+        return state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the method itself remembers, as named tensors: q, curvature, counters. The model keeps its own."""
+        state = {name: tensor.detach().clone() for name, tensor in self._live().items()}
+        return {**state, "steps": torch.tensor(self.steps)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; a state of another model or method is refused before anything changes."""
+        live = {**self._live(), "steps": torch.tensor(0)}
+        odd = sorted(set(live) ^ set(state))
+        odd += [name for name in live if name in state and live[name].shape != state[name].shape]
+        if odd:
+            raise ValueError(
+                f"this state is not of {type(self.model).__name__} with {self.method.name}: {len(odd)} entries do not fit, "
+                f"first {odd[0]!r}. Load it into the model and method it was saved from"
+            )
+        for name, tensor in live.items():
+            tensor.copy_(state[name])
+        self.steps = int(state["steps"])
+        self._constant = None
+
+    def _check_attached(self, what: str) -> None:
+        if not self.attached:
+            raise RuntimeError(f"{what}: the method was detached from its model; attach it again first")
+
+
+def attached_to(model: nn.Module) -> Attached | None:
+    """The method that a model carries, or None."""
+    handle = getattr(getattr(model, "_orig_mod", model), HANDLE, None)
+    return handle if isinstance(handle, Attached) else None

@@ -1,0 +1,74 @@
+"""KL_W + KL_xi of a whole model, cheap enough for every step.
+
+q is constant between sweeps, so all that changes with m is the slab's pull, sum of (1 - q) m^2 / (2 s2^2). The rest is a
+number that is computed when q changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ising import kl_masks, kl_weights
+from .method import Method, Parts
+
+
+class _SlabPull(torch.autograd.Function):
+    """sum over layers l of scale_l * sum over weights of (1 - q) m^2, ``[*R]``; keeps no weight-sized tensor alive."""
+
+    @staticmethod
+    def forward(ctx: Any, drops: tuple[Tensor, ...], scales: tuple[float, ...], *means: Tensor) -> Tensor:
+        ctx.save_for_backward(*means)
+        ctx.drops, ctx.scales = drops, scales
+        parts = [
+            torch.addcmul(m.to(q.dtype), m, q, value=-1).mul_(m).sum((-2, -1)).mul_(scale)
+            for m, q, scale in zip(means, drops, scales, strict=True)
+        ]
+        return torch.stack(parts).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        means = ctx.saved_tensors
+        grads = [
+            torch.addcmul(m.to(q.dtype), m, q, value=-1).mul_((2 * scale * grad)[..., None, None]).to(m.dtype)
+            if needed
+            else None
+            for m, q, scale, needed in zip(means, ctx.drops, ctx.scales, ctx.needs_input_grad[2:], strict=True)
+        ]
+        return None, None, *grads
+
+
+def _widths(method: Method, part: Tensor) -> dict[str, float]:
+    fan_in = part.shape[-1]
+    return {
+        "noise_sd": method.noise_sd(fan_in),
+        "spike_sd": method.spike_sd(fan_in),
+        "slab_sd": method.slab_sd(fan_in),
+    }
+
+
+@torch.no_grad()
+def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
+    """All of KL_W + KL_xi that m does not move, summed over weights, ``[*R]``.
+
+    Args:
+        parts: the model's layers.
+        method: for s, s1, s2.
+        masks: whether KL_xi counts (it does not for the comparison methods, whose q is fixed).
+    """
+    total = []
+    for part in parts.posteriors.values():
+        weights = kl_weights(torch.zeros((), dtype=part.drop.dtype), part.drop, **_widths(method, part.drop))
+        value = weights + kl_masks(part.drop, part.prior) if masks else weights
+        total.append(value.sum((-2, -1)))
+    return torch.stack(total).sum(0)
+
+
+def slab_pull(parts: Parts, method: Method) -> Tensor:
+    """sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
+    drops = tuple(part.drop for part in parts.posteriors.values())
+    scales = tuple(0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops)
+    means: list[Any] = [parts.layers[name].weight for name in parts.posteriors]
+    return _SlabPull.apply(drops, scales, *means)

@@ -1,0 +1,245 @@
+"""When curvature is taken in and when q is swept, for an attached `Ising`.
+
+Every training backward (or, for the extra-pass estimators, every so many steps) adds to a running mean of h. Every
+`refresh` steps the mean is brought up to date and, once the warm-up is over, q is swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..curvature.average import CurvatureAverage
+from ..ising import evidence, slab_minus_spike, stationary_sweep, sweep
+from ..nn.vit import ViT
+from .measure import measure
+from .method import Parts, Rule
+
+if TYPE_CHECKING:
+    from .ising import Ising
+
+RIDERS = ("fisher", "expand")
+EXTRA_PASS_EVERY = 10
+
+
+class _Pull(Mapping[str, Tensor]):
+    """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole."""
+
+    def __init__(self, rule: IsingRule) -> None:
+        self.rule = rule
+
+    def __getitem__(self, name: str) -> Tensor:
+        rule, spec = self.rule, self.rule.spec
+        mean = rule.parts.mean(name).to(rule.average.average[name].dtype)
+        fan_in = mean.shape[-1]
+        pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
+        pull = pull.mul_(spec.weight_of_evidence)
+        if spec.spike_slab:
+            widths = {"noise_sd": spec.noise_sd(fan_in), "spike_sd": spec.spike_sd(fan_in), "slab_sd": spec.slab_sd(fan_in)}
+            pull = pull.add_(slab_minus_spike(mean, **widths))
+        return pull
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rule.parts.posteriors)
+
+    def __len__(self) -> int:
+        return len(self.rule.parts.posteriors)
+
+
+class IsingRule(Rule):
+    """Curvature in, q out."""
+
+    has_mask_prior = True
+
+    def __init__(self, spec: Ising, parts: Parts, *, examples: float, warmup: int) -> None:
+        self.spec, self.parts, self.examples, self.warmup = spec, parts, examples, warmup
+        self.average = CurvatureAverage(parts.drops(), spec.average)
+        self.rides = spec.evidence != "none" and spec.curvature in RIDERS
+        self.extra = spec.evidence != "none" and not self.rides
+        self.every = spec.measure_every or (1 if self.rides else EXTRA_PASS_EVERY)
+        self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
+        self.unscaled = 0  # backward passes of this step whose loss had no kl() in it
+        self.scaled = 0
+        self._factors: list[Tensor] = []  # of the backward pass under way
+        self._terms: float | None = None
+        self._waits_for_end = False
+        self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+        for part in parts.posteriors.values():
+            part.measure(self.rides, "expand" if spec.curvature == "expand" else "exact", self._squares_filled)
+        self._watch_next(1)
+
+    @property
+    def replica_axes(self) -> int:
+        """How many leading axes of weights and outputs are replicas."""
+        return next(iter(self.parts.posteriors.values())).drop.dim() - 2
+
+    def begin(self) -> None:
+        """During a warm-up nothing is dropped; without one q starts where it rests without evidence."""
+        if self.warmup == 0:
+            self._sweep()
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note a training pass: how many examples, and for the extra-pass estimators which."""
+        tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        if tensor is not None:
+            axis = tensor.dim() - 4 if isinstance(self.parts.model, ViT) else 0
+            self.seen += tensor.shape[axis]
+        if self.extra:
+            self.last_inputs = (args, kwargs)
+
+    @property
+    def watches_forward(self) -> bool:
+        """Whether `before_forward` is needed at all."""
+        return self.extra or self.spec.refresh == "epoch"
+
+    def watch(self, probe: Tensor, terms: float | None) -> None:
+        """Learn from the probe's gradient, in backward, what the loss was multiplied by."""
+        self._waits_for_end = False  # a pass that broke off must not silence the next
+
+        def learn(factor: Tensor) -> None:
+            self._factors.append(factor.detach())
+            self._terms = terms
+            self._call_at_end_of_backward()
+
+        probe.register_hook(learn)
+
+    def _squares_filled(self, _: Tensor) -> None:
+        self._call_at_end_of_backward()
+
+    def _call_at_end_of_backward(self) -> None:
+        # The probe's and the companions' gradients come in any order; both are there when the pass has ended.
+        if not self._waits_for_end:
+            self._waits_for_end = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def _backward_ended(self) -> None:
+        factors, terms, self._factors, self._terms, self._waits_for_end = self._factors, self._terms, [], None, False
+        self._follow()
+        left = {}
+        for name, part in self.parts.posteriors.items():
+            if part.companion is not None and part.companion.squares.grad is not None:
+                left[name] = (part.companion.squares.grad, part.companion.tally.grad)
+                part.companion.squares.grad = part.companion.tally.grad = None
+        if left and factors:
+            self.scaled += 1
+            self._take_in(left, torch.stack(factors).mean(0), terms)
+        elif left:
+            self.unscaled += 1
+
+    def _take_in(self, left: Mapping[str, tuple[Tensor, Tensor]], factor: Tensor, terms: float | None) -> None:
+        """Add the squared gradients of one backward pass to the running mean.
+
+        Its loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over examples; where
+        the mean went over `terms` terms instead, the difference is made up here.
+        """
+        lost = []
+        for name, (squares, tally) in left.items():
+            ratio = 1.0 if terms is None else terms * tally[1] / tally[0]
+            scale = (ratio / factor.to(squares.dtype)).square()
+            lost.append(~self.average.add(name, squares.mul_(scale[..., None, None]), tally[0] * ratio))
+        self._complain_if_lost(torch.stack(lost).any(), factor)
+
+    def _complain_if_lost(self, lost: Tensor, factor: Tensor) -> None:
+        """A gradient that is not finite is left out. Under a loss scaler that is how it searches; otherwise it is an error.
+
+        Looking at the answer would make a GPU wait for every step, so there only a refresh without any finite step says so.
+        """
+        if lost.device.type == "cpu" and bool(lost) and bool((factor <= 1).all()):
+            raise FloatingPointError(
+                "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the optimiser "
+                "step and clear the gradients; then look at the learning rate, the inputs and the loss"
+            )
+
+    def step(self, step: int, targets: Tensor | None) -> bool:
+        """Measure where it is time to, fold and sweep where a refresh is due."""
+        self._follow()
+        if self.rides and self._watching(step):
+            self._check_kl_was_there()
+        refresh = self.spec.refresh
+        due = int(self.seen) >= self.examples if refresh == "epoch" else (step - self.warmup) % int(refresh) == 0
+        first = step == self.warmup
+        if self.extra and (due or first or step % self.every == 0):
+            self._measure(targets)
+        if due or first:
+            self.seen.zero_()
+            self.average.fold()
+            self._check_something_was_finite()
+        self._watch_next(step + 1)
+        if (due or first) and step >= self.warmup:
+            self._sweep()
+            return True
+        return False
+
+    def _watching(self, step: int) -> bool:
+        return step % self.every == 0
+
+    def _watch_next(self, step: int) -> None:
+        for part in self.parts.posteriors.values():
+            part.measuring = self.rides and self._watching(step)
+
+    def _check_kl_was_there(self) -> None:
+        unscaled, scaled, self.unscaled, self.scaled = self.unscaled, self.scaled, 0, 0
+        if unscaled and not scaled:
+            raise RuntimeError(
+                "the loss of this step had no method.kl() in it, so its scale is unknown and no curvature was taken in; "
+                "train on loss = mean loss + method.kl(), both in one backward"
+            )
+
+    def _check_something_was_finite(self) -> None:
+        if self.rides and not self.average.measured():
+            raise FloatingPointError(
+                f"no finite gradient in {self.spec.refresh} steps: the loss is NaN or infinite, or never reached the masked "
+                "layers in training mode; q is as it was. Look at the learning rate, the inputs and the loss"
+            )
+
+    def _measure(self, targets: Tensor | None) -> None:
+        if self.last_inputs is None:
+            raise RuntimeError(
+                f"curvature {self.spec.curvature!r} measures on the last training batch, but the model ran no forward pass in "
+                "training mode since attach; call model(x) before method.step()"
+            )
+        h, examples = measure(
+            self.spec.curvature, self.parts.model, self.last_inputs, self.parts.likelihood,
+            replica_axes=self.replica_axes, targets=targets,
+        )  # fmt: skip
+        for name, value in h.items():
+            if not bool(self.average.add(name, value * examples, examples).all()):
+                raise FloatingPointError(
+                    f"curvature {self.spec.curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at the "
+                    "learning rate, the inputs and the loss"
+                )
+
+    @torch.no_grad()
+    def _sweep(self) -> None:
+        spec, topology = self.spec, self.parts.topology
+        how = stationary_sweep if spec.two_way else sweep
+        found = how(
+            self.parts.means(), _Pull(self), topology.wiring,
+            delta=spec.delta, coupling=spec.coupling, centred=spec.centred,
+        )  # fmt: skip
+        for name, part in self.parts.posteriors.items():
+            part.drop.copy_(found.drop[name])
+            part.prior.copy_(found.prior[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The running mean of curvature and the examples seen."""
+        return {**self.average.tensors(), "examples_seen": self.seen}
+
+    def curvature(self) -> dict[str, Tensor]:
+        """h by layer as the next sweep would use it."""
+        return {name: self.average.value(name).clone() for name in self.parts.posteriors}
+
+    def _follow(self) -> None:
+        """Move to the device and type that q has moved to with the model."""
+        name, part = next(iter(self.parts.posteriors.items()))
+        mine = self.average.average[name]
+        if (mine.device, mine.dtype) != (part.drop.device, part.drop.dtype):
+            self.average.to(self.parts.drops())
+
+    def stop(self) -> None:
+        """Forget the last batch."""
+        self.last_inputs = None

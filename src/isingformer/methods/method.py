@@ -1,0 +1,153 @@
+"""What a method is: a description (`Method`) that users write down, and a `Rule` that moves q while a model trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..curvature.likelihood import Likelihood
+from ..nn.posterior import NodeMask, Posterior, Sampling
+from ..topology import Topology
+
+DEFAULT_KL_WEIGHT = 0.1
+"""A cold posterior, temperature 1/10; the same for every method."""
+
+
+@dataclass
+class Parts:
+    """The pieces of a model that carry a method, by layer name."""
+
+    model: nn.Module
+    layers: dict[str, nn.Module]
+    posteriors: dict[str, Posterior]
+    node_masks: dict[str, NodeMask]
+    topology: Topology
+    likelihood: Likelihood
+
+    def mean(self, name: str) -> Tensor:
+        """m of a layer, ``[*R, out, in]``, detached."""
+        weight: Any = self.layers[name].weight
+        return weight.detach()
+
+    def means(self) -> dict[str, Tensor]:
+        """m of every layer, at least in q's precision."""
+        return {name: self.mean(name).to(part.drop.dtype) for name, part in self.posteriors.items()}
+
+    def drops(self) -> dict[str, Tensor]:
+        """q of every layer, live."""
+        return {name: part.drop for name, part in self.posteriors.items()}
+
+
+class Rule(ABC):
+    """How q moves. One exists for every attached model."""
+
+    has_mask_prior: ClassVar[bool]
+    """Whether q is charged against a prior over masks (KL_xi)."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set q as it is before the first step."""
+
+    def watch(self, probe: Tensor, terms: float | None) -> None:  # noqa: B027
+        """A zero that enters the loss with kl(), ``[*R]``: its gradient is what the mean loss was multiplied by."""
+
+    def step(self, step: int, targets: Tensor | None) -> bool:
+        """Do what is due after training step number `step` (from 1); whether q changed."""
+        return False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rule's own state as live tensors."""
+        return {}
+
+    def stop(self) -> None:  # noqa: B027
+        """The model is being detached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """The settings that all methods share; see `Ising`, `DropConnect` and `Dropout`.
+
+    s, s1 and s2 scale with a layer's fan-in: s = weight_noise / sqrt(fan_in), s2 = slab / sqrt(fan_in), and s1 = s
+    unless `spike` is given.
+    """
+
+    kl_weight: float | None = None
+    weight_noise: float = 0.01
+    slab: float = 1.0
+    spike: float | None = None
+    sampling: Sampling = "local"
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check every setting; an error names the value and what is allowed."""
+        self._check("weight_noise", self.weight_noise, self.weight_noise >= 0, "zero or more")
+        self._check("slab", self.slab, self.slab > 0, "more than zero")
+        self._check("spike", self.spike, self.spike is None or 0 < self.spike, "more than zero, or None")
+        self._check("kl_weight", self.kl_weight, self.kl_weight is None or self.kl_weight >= 0, "zero or more")
+        self._check("sampling", self.sampling, self.sampling in ("mask", "local"), "'mask' or 'local'")
+        for sd in ("spike", "weight_noise"):
+            value = getattr(self, sd)
+            fine = value is None or value <= self.slab
+            self._check(sd, value, fine, f"at most the slab, {self.slab}")
+
+    def _check(self, what: str, value: object, fine: bool, expected: str) -> None:
+        if not fine or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{type(self).__name__}: {what} must be {expected}, got {value!r}")
+
+    def noise_sd(self, fan_in: int) -> float:
+        """s of a layer."""
+        return self.weight_noise / math.sqrt(fan_in)
+
+    def slab_sd(self, fan_in: int) -> float:
+        """s2 of a layer."""
+        return self.slab / math.sqrt(fan_in)
+
+    def spike_sd(self, fan_in: int) -> float:
+        """s1 of a layer: s unless `spike` says otherwise."""
+        return (self.weight_noise if self.spike is None else self.spike) / math.sqrt(fan_in)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def weight_of_kl(self) -> float:
+        """kl_weight as used."""
+        return DEFAULT_KL_WEIGHT if self.kl_weight is None else self.kl_weight
+
+    def check_plan(self, steps: int | None) -> None:  # noqa: B027
+        """Raise where the settings need to know more of the plan than is known."""
+
+    def node_dropout(self, layer: str, topology: Topology) -> bool:
+        """Whether a layer's masks are tied over the outgoing weights of each input node."""
+        return False
+
+    def embedding_drop(self) -> float | None:
+        """Drop probability for the nodes of the embeddings; None where the method leaves them alone."""
+        return None
+
+    @abstractmethod
+    def rule(self, parts: Parts, *, examples: float, steps: int | None) -> Rule:
+        """The rule that moves q of an attached model."""
+
+
+class FixedRule(Rule):
+    """q stays as it was set: the rule of the comparison methods."""
+
+    has_mask_prior = False
+
+    def __init__(self, parts: Parts, drop: dict[str, float]) -> None:
+        self.parts, self.drop = parts, drop
+
+    def begin(self) -> None:
+        """Fill q."""
+        with torch.no_grad():
+            for name, part in self.parts.posteriors.items():
+                part.drop.fill_(self.drop[name])

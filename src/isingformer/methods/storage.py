@@ -1,0 +1,173 @@
+"""Saving and loading an attached model: safetensors and JSON, never pickle.
+
+A folder holds ``isingformer.json`` (settings, and the names of the two other files), the model's tensors and the method's.
+The tensor files have a name of their own at every save and the JSON is replaced last, by a rename: whenever the process
+dies, the folder is the old model or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .._version import __version__
+from ..curvature.likelihood import Gaussian
+from ..nn.vit import ViT
+from .attach import attach
+from .attached import attached_to
+from .dropconnect import DropConnect
+from .dropout import Dropout
+from .ising import Ising
+from .method import Method
+
+INDEX = "isingformer.json"
+FORMAT = 1
+_METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Ising, DropConnect, Dropout)}
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write an attached model, weights and posterior, into a folder; an earlier save there is replaced whole.
+
+    Args:
+        model: an attached model. Our `ViT` is rebuilt by `load`; any other class must be built by the caller.
+        folder: created where it does not exist; other files in it are left alone.
+    """
+    model = getattr(model, "_orig_mod", model)
+    method = attached_to(model)
+    if method is None:
+        raise ValueError(f"save: this {type(model).__name__} carries no method; attach one, or save its state_dict")
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"save: {path} is a file; give a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    likelihood = method.parts.likelihood
+    tag = secrets.token_hex(4)
+    index = {
+        "format": FORMAT,
+        "isingformer": __version__,
+        "torch": torch.__version__,
+        "model": {"class": type(model).__name__, "config": model.config if isinstance(model, ViT) else None},
+        "method": {"name": method.method.name, "settings": method.method.settings()},
+        "examples": method.examples,
+        "steps": method.planned_steps,
+        "likelihood": likelihood.name,
+        "variance": likelihood.variance if isinstance(likelihood, Gaussian) else None,
+        "readers": method.readers,
+        "training": model.training,
+        "files": {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"},
+    }
+    fresh = [path / name for name in index["files"].values()]
+    try:
+        _write_tensors(fresh[0], model.state_dict())
+        _write_tensors(fresh[1], method.state_dict())
+        _write_text(path / INDEX, json.dumps(index, indent=2) + "\n")
+    except BaseException:
+        for file in fresh:
+            file.unlink(missing_ok=True)
+        raise
+    for old in [*path.glob("model-*.safetensors"), *path.glob("posterior-*.safetensors")]:
+        if old not in fresh:
+            old.unlink(missing_ok=True)
+
+
+def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """Read a saved model, with its method attached and in the mode it had.
+
+    Args:
+        folder: what `save` wrote.
+        model: for a class other than our `ViT`, a freshly built model of the same structure, which is filled in.
+    """
+    path = Path(folder)
+    index = _read_index(path)
+    tensors = {kind: _read_tensors(path / name) for kind, name in index["files"].items()}
+    about = index["model"]
+    built = ViT(**about["config"]) if model is None and about["config"] is not None else model
+    if built is None:
+        raise ValueError(
+            f"load: {path} holds a {about['class']}, which only you can build; pass one: load(folder, model={about['class']}(...))"
+        )
+    likelihood = Gaussian(index["variance"]) if index["variance"] is not None else index["likelihood"]
+    kind = _METHODS[index["method"]["name"]](**index["method"]["settings"])
+    _check_fits(path, built, tensors["model"])
+    handle = attach(
+        built, kind, examples=index["examples"], steps=index["steps"], likelihood=likelihood, readers=index["readers"],
+        seeds=tensors["posterior"]["noise.keys"].tolist() if "noise.keys" in tensors["posterior"] else None,
+    )  # fmt: skip
+    try:
+        handle.load_state_dict(tensors["posterior"])
+    except ValueError:
+        handle.detach()
+        raise
+    built.load_state_dict(tensors["model"])
+    return built.train(index["training"])
+
+
+def _check_fits(path: Path, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    have = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    saved = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    odd = sorted(name for name in have.keys() | saved.keys() if have.get(name) != saved.get(name))
+    if odd:
+        name = odd[0]
+        raise ValueError(
+            f"load: {path} was saved from another model: {len(odd)} tensors do not fit, first {name!r}, saved "
+            f"{saved.get(name, 'nowhere')}, here {have.get(name, 'nowhere')}. Build the model as it was when saved"
+        )
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    file = path / INDEX
+    if not file.is_file():
+        raise FileNotFoundError(f"load: {path} holds no saved model ({INDEX} is missing); give the folder that save() wrote")
+    try:
+        index: dict[str, Any] = json.loads(file.read_text())
+        found = index["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"load: {file} is damaged ({error}); save the model again") from None
+    if found != FORMAT:
+        raise ValueError(f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}")
+    return index
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"load: {file} is missing; save the model again") from None
+    except SafetensorError as error:
+        raise ValueError(f"load: {file} is damaged ({error}); save the model again") from None
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    # Tied weights share memory, which safetensors refuses: every entry gets its own.
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with _renamed(file) as temporary:
+        save_file(own, temporary)
+
+
+def _write_text(file: Path, text: str) -> None:
+    with _renamed(file) as temporary:
+        temporary.write_text(text)
+
+
+@contextlib.contextmanager
+def _renamed(file: Path) -> Any:
+    """A temporary name to write to, put in place only when the writing has succeeded and reached the disk."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,133 @@
+"""Where the randomness of a sampled pass comes from.
+
+`TorchNoise` draws from torch's default generator of the tensor's device, like `nn.Dropout`: seed it with
+`torch.manual_seed`, and gradient checkpointing replays it by itself.
+
+`KeyedNoise` computes noise from keys and positions instead of drawing it (a counter-based generator): entry i of layer l
+in stream r is a hash of (key[r], l, i); on a CPU in eager mode (key[r], l) seeds torch's generator instead. So replicas stacked on a leading axis each have a stream of their own that does
+not depend on who else is in the stack, a pass can be repeated for every chunk of a large input, masks can be held while
+the weight noise changes, and it all compiles into the kernels that use it. The keys move only when told to (`advance`,
+`set`), so a recomputed pass under gradient checkpointing sees the keys of the pass that came last: run backward before
+the next forward.
+
+Both give ``uniform`` in [0, 1) for masks and ``normal`` for weight noise. A shape is ``[*replicas, ...]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Noise(Protocol):
+    """What a masked layer asks for."""
+
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """Independent U[0, 1) of that shape, on the device and of the floating type of `like`."""
+
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """Independent N(0, 1), likewise."""
+
+
+class TorchNoise:
+    """Noise from torch's default generator of the device."""
+
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """U[0, 1); `layer` plays no part, the generator moves on by itself."""
+        return torch.rand(tuple(shape), dtype=like.dtype, device=like.device)
+
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """N(0, 1), likewise."""
+        return torch.randn(tuple(shape), dtype=like.dtype, device=like.device)
+
+
+def _mix(word: Tensor) -> Tensor:
+    """A bijective avalanche of 32-bit words (xor-shift and multiply rounds); int32 arithmetic wraps."""
+    word = word ^ ((word >> 16) & 0xFFFF)
+    word = word * 0x7FEB352D
+    word = word ^ ((word >> 15) & 0x1FFFF)
+    word = word * -2073254261  # 0x846CA68B as a signed word
+    return word ^ ((word >> 16) & 0xFFFF)
+
+
+def _unit(word: Tensor, dtype: torch.dtype) -> Tensor:
+    """The top 24 bits as a number in [0, 1)."""
+    return ((word >> 8) & 0xFFFFFF).to(dtype) * 2.0**-24
+
+
+def _use_cpu_generator(like: Tensor) -> bool:
+    return like.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+class KeyedNoise:
+    """Counter-based noise: one key a replica (or a single key), shared by all layers of a model.
+
+    Args:
+        keys: int64 ``[*replicas]``; the same key gives the same stream, wherever it stands in a stack.
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys.to(torch.int64).clone()
+        self.position = torch.zeros_like(self.keys)
+        self.mask_key = torch.zeros_like(self.keys, dtype=torch.int32)
+        self.weight_key = torch.zeros_like(self.mask_key)
+        self._rekey()
+
+    def _rekey(self) -> None:
+        self.set(self.position, self.position)
+
+    def set(self, masks: Tensor | int, weights: Tensor | int) -> None:
+        """Place the mask noise and the weight noise of the next pass at these positions of each stream."""
+        low, high = self.keys.to(torch.int32), (self.keys >> 32).to(torch.int32)
+        base = _mix(_mix(low) ^ high)
+        for key, position, salt in ((self.mask_key, masks, 0x3C6EF372), (self.weight_key, weights, 0x1B873593)):
+            place = torch.as_tensor(position, device=base.device).to(torch.int32)
+            key.copy_(_mix(_mix(base + salt) + place * 0x27D4EB2F))
+
+    def advance(self) -> None:
+        """Move every stream to its next pass."""
+        self.position += 1
+        self._rekey()
+
+    def to(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Apply a device move to the keys; their types stay."""
+        for name in ("keys", "position", "mask_key", "weight_key"):
+            tensor = getattr(self, name)
+            setattr(self, name, move(tensor).to(tensor.dtype))
+
+    def _start(self, key: Tensor, layer: int, salt: int) -> Tensor:
+        """One 32-bit word a replica: where the stream of this layer begins, int32 ``[*replicas]``."""
+        return _mix(key + layer * 0x2545F491 + salt)
+
+    def _words(self, start: Tensor, own: tuple[int, ...]) -> Tensor:
+        """One 32-bit word an entry, int32 ``[*replicas, *own]``."""
+        index = torch.arange(math.prod(own), dtype=torch.int32, device=start.device).view(own)
+        start = start.view(*start.shape, *(1 for _ in own))
+        return _mix(_mix(index + start) ^ (start * 0x165667B1))
+
+    def _seeded(self, draw: Callable[..., Tensor], start: Tensor, own: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The same streams from torch's CPU generator, seeded by each replica's word: several times faster there."""
+        generator = torch.Generator()
+        parts = [draw(own, dtype=dtype, generator=generator.manual_seed(word)) for word in start.flatten().tolist()]
+        return parts[0] if start.dim() == 0 else torch.stack(parts).view(*start.shape, *own)
+
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """U[0, 1) from the mask keys."""
+        start, own = self._start(self.mask_key, layer, 0), tuple(shape[self.keys.dim() :])
+        if _use_cpu_generator(like):
+            return self._seeded(torch.rand, start, own, like.dtype)
+        return _unit(self._words(start, own), like.dtype)
+
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+        """N(0, 1) from the weight keys; where it is hashed, by Box and Muller from two words an entry (|z| < 6)."""
+        start, own = self._start(self.weight_key, layer, 0x9E3779B), tuple(shape[self.keys.dim() :])
+        if _use_cpu_generator(like):
+            return self._seeded(torch.randn, start, own, like.dtype)
+        wide = like.dtype if like.dtype == torch.float64 else torch.float32
+        radius = _unit(self._words(start, own), wide) + 2.0**-25
+        angle = _unit(self._words(_mix(start + 0x51ED270), own), wide)
+        return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).to(like.dtype)

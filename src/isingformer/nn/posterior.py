@@ -1,0 +1,188 @@
+"""q(W, xi) of one weight matrix, as a module that computes x W' + b with W expected, or drawn.
+
+Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading replica axis or none.
+
+    expected:  W = m (1 - q)
+    mask:      W = (1 - xi) m + s eps,   one draw for the whole call
+    local:     x W' ~ N(x (m (1 - q))', x^2 (m^2 q (1 - q) + s^2)'),   fresh for every example and token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..curvature.linear import Companion, Squares, companion, linear, linear_with_squares
+from .noise import KeyedNoise, Noise
+
+Sampling = Literal["mask", "local"]
+_SMALLEST_VARIANCE = 1e-20
+"""Below it the square root's slope explodes; a variance that small is none."""
+
+
+class Posterior(nn.Module):
+    """The posterior of one weight: its drop probability q, its noise s, and how a pass uses them.
+
+    It owns no parameter: m stays the layer's ordinary weight. q is a non-persistent buffer, so it moves with the model,
+    is copied with it and is kept in step by data-parallel wrappers and weight averaging, while the model's `state_dict`
+    keeps its keys.
+
+    Args:
+        weight: m, for shape, device and type.
+        noise_sd: s.
+        sampling: how passes in training mode are drawn.
+        noise: the source of randomness, shared by the layers of a model.
+        layer: this layer's number, which tells its noise from the others'.
+        tied: one mask for all the outgoing weights of an input node (node dropout) instead of one a weight.
+    """
+
+    drop: Tensor
+    """q, ``[*R, out, in]``, float32 or wider."""
+    prior: Tensor
+    """The field without evidence at the last sweep, ``[*R, out, 1]``."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        *,
+        noise_sd: float,
+        sampling: Sampling,
+        noise: Noise,
+        layer: int,
+        tied: bool = False,
+    ) -> None:
+        super().__init__()
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        zeros = torch.zeros(weight.shape, dtype=wide, device=weight.device)
+        self.register_buffer("drop", zeros, persistent=False)
+        self.register_buffer("prior", zeros[..., :1].clone(), persistent=False)
+        self.noise_sd = noise_sd
+        self.sampling = sampling
+        self.noise = noise
+        self.layer = layer
+        self.tied = tied
+        self.forced: Sampling | None = None  # how to draw whatever the mode
+        self.companion: Companion | None = None  # where training passes leave their squared gradients
+        self.squares: Squares = "exact"
+        self.filled: Callable[[Tensor], None] | None = None
+        self.measuring = True  # whether training passes use the companion
+        self.stand_in: Tensor | None = None  # a leaf to use for the expected weight
+        self.measure_expected = False  # leave squares outside training mode too
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W' + b, ``[*R, N, ..., out]``."""
+        how = self.forced or (self.sampling if self.training else "expected")
+        if how == "expected":
+            return self._product(x, self.expected(weight) if self.stand_in is None else self.stand_in, bias)
+        if how == "mask":
+            return self._product(x, self.draw(weight), bias)
+        return self._local_by_node(x, weight, bias) if self.tied else self._local(x, weight, bias)
+
+    def expected(self, weight: Tensor) -> Tensor:
+        """m (1 - q)."""
+        return weight * (1 - self.drop).to(weight.dtype)
+
+    def draw(self, weight: Tensor) -> Tensor:
+        """(1 - xi) m + s eps."""
+        q = self.drop[..., :1, :] if self.tied else self.drop
+        kept = self.noise.uniform(q.shape, q, self.layer) >= q
+        drawn = weight * kept
+        if self.noise_sd:
+            drawn = drawn + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
+        return drawn
+
+    def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        q = self.drop.to(weight.dtype)
+        mean = self._product(x, weight * (1 - q), bias)
+        variance = linear(x.square(), weight.square() * (q * (1 - q)) + self.noise_sd**2, None)
+        return mean + self._standard_normal(mean) * variance.clamp_min(_SMALLEST_VARIANCE).sqrt()
+
+    def _local_by_node(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        q = self.drop[..., 0, :]
+        q = q.view(*q.shape[:-1], *(1 for _ in range(x.dim() - q.dim())), q.shape[-1])
+        kept = self.noise.uniform(x.shape, q, self.layer) >= q
+        x = x * kept
+        y = self._product(x, weight, bias)
+        if not self.noise_sd:
+            return y
+        length = x.square().sum(-1, keepdim=True).clamp_min(_SMALLEST_VARIANCE).sqrt()
+        return y + self._standard_normal(y) * (self.noise_sd * length)
+
+    def _standard_normal(self, like: Tensor) -> Tensor:
+        return self.noise.normal(like.shape, like, self.layer)
+
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        measured = (self.training and self.measuring) or self.measure_expected
+        if self.companion is not None and measured and torch.is_grad_enabled():
+            return linear_with_squares(x, weight, bias, self.companion, self.squares)
+        return linear(x, weight, bias)
+
+    def measure(
+        self, on: bool, squares: Squares = "exact", filled: Callable[[Tensor], None] | None = None
+    ) -> None:
+        """Let training passes leave their squared per-example gradients in a companion, or stop it.
+
+        `filled` is called in every backward pass that has left some.
+        """
+        self.squares, self.filled = squares, filled
+        self.companion = companion(self.drop, filled) if on else None
+
+    def stochastic(self) -> bool:
+        """Whether two draws can differ."""
+        return self.noise_sd > 0 or bool(((self.drop > 0) & (self.drop < 1)).any())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
+        # q keeps at least float32 under model.half() or .bfloat16(): a probability of 1e-4 must survive.
+        for name in ("drop", "prior"):
+            old: Tensor = getattr(self, name)
+            new = fn(old)
+            wide = new.dtype in (torch.float32, torch.float64)
+            self._buffers[name] = new if wide else old.to(new.device)
+        if self.companion is not None:
+            self.companion = companion(self.drop, self.filled)
+        if isinstance(self.noise, KeyedNoise):
+            self.noise.to(fn)
+        return self
+
+    def extra_repr(self) -> str:
+        """What the layer prints of itself."""
+        mean = float(self.drop.mean()) if self.drop.numel() else 0.0
+        return f"mean q={mean:.3f}, s={self.noise_sd:.3g}, sampling={self.sampling!r}" + (", tied" if self.tied else "")
+
+
+class NodeMask(nn.Module):
+    """A mask on the nodes of a tensor that no linear map reads alone: node dropout of the embeddings.
+
+    expected: x (1 - q); mask: one xi a node for the whole call; local: one for every example and token.
+
+    Args:
+        drop: q, ``[*R, width]``.
+        sampling: how passes in training mode are drawn.
+        noise: the source of randomness.
+        layer: this mask's number, which tells its noise from the others'.
+    """
+
+    drop: Tensor
+
+    def __init__(self, drop: Tensor, *, sampling: Sampling, noise: Noise, layer: int) -> None:
+        super().__init__()
+        self.register_buffer("drop", drop, persistent=False)
+        self.sampling = sampling
+        self.noise = noise
+        self.layer = layer
+        self.forced: Sampling | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The masked nodes, ``[*R, N, ..., width]``."""
+        how = self.forced or (self.sampling if self.training else "expected")
+        q = self.drop.view(*self.drop.shape[:-1], *(1 for _ in range(x.dim() - self.drop.dim())), x.shape[-1])
+        if how == "expected":
+            return x * (1 - q).to(x.dtype)
+        return x * (self.noise.uniform(q.shape if how == "mask" else x.shape, q, self.layer) >= q)
+
+    def stochastic(self) -> bool:
+        """Whether two draws can differ."""
+        return bool(((self.drop > 0) & (self.drop < 1)).any())
