@@ -1,7 +1,7 @@
 """T passes of an attached model to a predictive distribution with its uncertainty.
 
-Axes: T passes, then whatever the model returns: ``[*R, N, C]`` probabilities, C last. For ``multilabel`` outputs C is the
-labels, and uncertainties are per label.
+Axes: T passes, then whatever the model returns: ``[*R, N, C]`` probabilities, C last. For ``multilabel`` outputs C is
+    the labels, and uncertainties are per label.
 
     total H[E p] = aleatoric E H[p] + epistemic I(y; W, xi)
     epistemic    = architecture I(y; xi) + weights E I(y; W | xi)            on request, by nested sampling
@@ -87,7 +87,9 @@ class Prediction:
 
     def _by_architecture(self) -> Tensor:
         if self.weight_draws < 2:
-            raise ValueError("the split into architecture and weights needs nested sampling: predict(..., weight_draws=5)")
+            raise ValueError(
+                "the split into architecture and weights needs nested sampling: predict(..., weight_draws=5)"
+            )
         return self.samples.unflatten(0, (-1, self.weight_draws)).mean(1)
 
     def _entropy(self, probs: Tensor) -> Tensor:
@@ -125,11 +127,14 @@ def predict(
         generator: where the seed of the T networks comes from; None: torch's default generator.
 
     Raises:
-        RuntimeError: the T passes came out identical though the method is stochastic, so some layer ignores its posterior.
+        RuntimeError: the T passes came out identical though the method is stochastic, so some layer ignores its
+            posterior.
     """
     method = attached_to(model)
     if method is None:
-        raise ValueError(f"predict: this {type(model).__name__} carries no method; attach one first, or load a saved model")
+        raise ValueError(
+            f"predict: this {type(model).__name__} carries no method; attach one first, or load a saved model"
+        )
     if samples < 1 or weight_draws < 1 or samples % weight_draws:
         raise ValueError(f"predict: samples={samples} must be a positive multiple of weight_draws={weight_draws}")
     if not isinstance(x, Tensor) or x.dim() == 0 or len(x) == 0:
@@ -187,10 +192,11 @@ def _batch_axis(method: Attached, x: Tensor) -> int:
 def _check_passes_differ(outputs: Tensor, model: nn.Module, sampling: str) -> None:
     if len(outputs) < 2 or bool((outputs[1:] != outputs[:1]).any()):
         return
-    if any(part.stochastic() for part in [*posteriors(model).values(), *node_masks(model).values()]):
+    weights, nodes = posteriors(model).values(), node_masks(model).values()
+    if any(part.stochastic() for part in weights) or any(mask.stochastic() for mask in nodes):
         raise RuntimeError(
-            f"predict: {len(outputs)} passes with {sampling!r} sampling gave identical outputs although the posterior is not a "
-            "point: the model computes around its masked layers (a fused attention path, a cached result, NaN inputs)"
+            f"predict: {len(outputs)} passes with {sampling!r} sampling gave identical outputs although the posterior "
+            "is not a point: the model computes around its masked layers (a fused attention path, a cached result)"
         )
 
 

@@ -1,7 +1,8 @@
 """Who reads whom: for every masked layer, the layers whose input columns are the nodes it writes.
 
-Known: our `ViT`, and plain stacks (`nn.Sequential` of linear layers with activations, norms and dropouts between). For any
-other model say it yourself (``readers={"fc1": ["fc2"]}``); a layer about which nothing is known gets no neighbours' term.
+Known: our `ViT`, and plain stacks (`nn.Sequential` of linear layers with activations, norms and dropouts between).
+    For any other model say it yourself (``readers={"fc1": ["fc2"]}``); a layer about which nothing is known gets no
+    neighbours' term.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def find_topology(model: nn.Module, readers: Mapping[str, Sequence[str]] | None 
     missing = [name for name in layers if name not in wiring]
     if missing:
         warnings.warn(
-            f"who reads {', '.join(missing)} in {type(model).__name__} is not known: these layers get no neighbours' term "
-            "(coupling has no effect on them). State it with readers={layer: [layers that read it]}",
+            f"who reads {', '.join(missing)} in {type(model).__name__} is not known: these layers get no neighbours' "
+            "term (coupling has no effect on them). State it with readers={layer: [layers that read it]}",
             stacklevel=3,
         )
     return Topology(tuple(layers), {name: wiring.get(name, ()) for name in layers}, tuple(layers), {})
@@ -80,7 +81,9 @@ def _whole(layers: Mapping[str, nn.Module], name: str, readers: Sequence[str]) -
     out = _width(layers[name], "out_features")
     for reader in readers:
         if reader not in layers:
-            raise ValueError(f"readers: {name!r} is said to be read by {reader!r}; the linear layers are {list(layers)}")
+            raise ValueError(
+                f"readers: {name!r} is said to be read by {reader!r}; the linear layers are {list(layers)}"
+            )
         if _width(layers[reader], "in_features") != out:
             raise ValueError(
                 f"readers: {name!r} writes {out} nodes but {reader!r} reads {_width(layers[reader], 'in_features')}; "
@@ -92,7 +95,9 @@ def _whole(layers: Mapping[str, nn.Module], name: str, readers: Sequence[str]) -
 def _stated(layers: Mapping[str, nn.Module], readers: Mapping[str, Sequence[str]]) -> Wiring:
     unknown = [name for name in readers if name not in layers]
     if unknown:
-        raise ValueError(f"readers names {unknown}, which are not linear layers of the model; these are: {list(layers)}")
+        raise ValueError(
+            f"readers names {unknown}, which are not linear layers of the model; these are: {list(layers)}"
+        )
     wiring = {name: _whole(layers, name, list(readers.get(name, ()))) for name in layers}
     backward_order(wiring)
     return wiring
@@ -100,16 +105,15 @@ def _stated(layers: Mapping[str, nn.Module], readers: Mapping[str, Sequence[str]
 
 def _of_vit(model: ViT, layers: tuple[str, ...]) -> Topology:
     """Pre-norm blocks, as the table in the docs has it (`docs/method.md`, who reads whom)."""
-    width, mlp, head_size = model.position.shape[-1], model.config["mlp"], 0
-    depth = len(model.blocks)
+    width, depth, hidden = model.width, len(model.blocks), model.mlp
+    head_size = width // model.heads
     wiring: dict[str, tuple[Reading, ...]] = {}
 
     def read_by(rows: int, reader: str) -> tuple[Reading, ...]:
         return (Reading(slice(0, rows), (reader,), slice(0, rows)),)
 
     wiring["embed"] = read_by(width, "blocks.0.attn.qkv" if depth else "head")
-    for i, block in enumerate(model.blocks):
-        head_size = width // block.attn.heads
+    for i in range(depth):
         after = f"blocks.{i + 1}.attn.qkv" if i + 1 < depth else "head"
         at = f"blocks.{i}."
         channels, proj = slice(0, width), (at + "attn.proj",)
@@ -119,7 +123,7 @@ def _of_vit(model: ViT, layers: tuple[str, ...]) -> Topology:
             Reading(slice(2 * width, 3 * width), proj, channels),
         )
         wiring[at + "attn.proj"] = read_by(width, at + "mlp.fc1")
-        wiring[at + "mlp.fc1"] = read_by(int(mlp), at + "mlp.fc2")  # type: ignore[call-overload]
+        wiring[at + "mlp.fc1"] = read_by(hidden, at + "mlp.fc2")
         wiring[at + "mlp.fc2"] = read_by(width, after)
     wiring["head"] = ()
     inside = tuple(name for name in layers if name.startswith("blocks."))

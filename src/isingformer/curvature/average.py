@@ -3,7 +3,7 @@
 Axes: squares ``[*R, out, in]``, counts ``[*R]``.
 
 Between two folds everything measured is averaged over its examples, h_k = sum of squares / number of examples. A fold
-takes h_k into the running mean, average <- decay * average + (1 - decay) * h_k, and what is read is average / (1 - decay^k).
+takes it into the running mean, average <- decay * average + (1 - decay) * h_k, read as average / (1 - decay^k).
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ class CurvatureAverage:
         self.average = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
         self.weight = {name: tensor.new_zeros(tensor.shape[:-2]) for name, tensor in like.items()}
 
-    def add(self, name: str, squares: Tensor, count: Tensor | float) -> Tensor:
-        """Take in a sum over `count` examples; a replica whose sum is not finite is left out.
+    def add(self, name: str, squares: Tensor, count: Tensor | float, where: Tensor | None = None) -> None:
+        """Take in a layer's sum over `count` examples, for the replicas `where` it counts, ``[*R]`` (None: all)."""
+        if where is None:
+            self.sums[name].add_(squares)
+            self.counts[name].add_(count)
+        else:
+            self.sums[name].add_(torch.where(where[..., None, None], squares, 0.0))
+            self.counts[name].add_(torch.where(where, count, 0.0))
+
+    def fold(self) -> bool:
+        """Move what was taken in since the last fold into the running mean; layers with nothing new stay.
 
         Returns:
-            Whether each replica's sum was finite, ``[*R]``.
+            Whether there was anything new.
         """
-        finite = torch.isfinite(squares.sum((-2, -1)))
-        self.sums[name].add_(torch.where(finite[..., None, None], squares, 0.0))
-        self.counts[name].add_(torch.where(finite, count, 0.0))
-        return finite
-
-    def fold(self) -> None:
-        """Move what was taken in since the last fold into the running mean; layers with nothing new stay."""
+        news = any(bool((count > 0).any()) for count in self.counts.values())
         for name, total in self.sums.items():
             count = self.counts[name]
             keep = torch.where(count > 0, self.decay, 1.0).to(total.dtype)
@@ -50,15 +53,12 @@ class CurvatureAverage:
             self.weight[name].mul_(keep).add_(1 - keep)
             total.zero_()
             count.zero_()
+        return news
 
     def value(self, name: str) -> Tensor:
         """h of a layer, ``[*R, out, in]``; zero where nothing was ever measured."""
         weight = self.weight[name][..., None, None]
         return self.average[name] / torch.where(weight > 0, weight, 1.0)
-
-    def measured(self) -> bool:
-        """Whether anything was ever folded in, or waits to be."""
-        return any(bool((w > 0).any()) or bool((c > 0).any()) for w, c in zip(self.weight.values(), self.counts.values()))
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as named tensors, live: writing into them restores it."""

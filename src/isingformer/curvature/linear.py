@@ -29,14 +29,26 @@ class Companion(NamedTuple):
     """Leaves that a backward pass fills for one weight. They belong to whoever measures, never to the model.
 
     After a backward through `linear_with_squares`, for a loss that is c times a mean over the N examples of the pass:
-    ``squares.grad`` is c^2 sum over n of (per-example gradient)^2, and ``tally.grad`` is (N, number of passes). Both add
-    up over passes like any gradient.
+    ``squares.grad`` is c^2 sum over n of (per-example gradient)^2, and ``tally.grad`` is (N, number of passes). Both
+    add up over passes like any gradient.
     """
 
     squares: Tensor
     """``[*R, out, in]``, float32 or wider; only its gradient has storage of that size."""
     tally: Tensor
     """``[2]``."""
+
+    def filled(self) -> bool:
+        """Whether a backward pass has left something."""
+        return self.squares.grad is not None and self.tally.grad is not None
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """The gradients of `squares` and `tally`, which are cleared."""
+        squares, tally = self.squares.grad, self.tally.grad
+        if squares is None or tally is None:
+            raise RuntimeError("no backward pass has filled this companion")
+        self.squares.grad = self.tally.grad = None
+        return squares, tally
 
 
 def companion(weight: Tensor, filled: Callable[[Tensor], None] | None = None) -> Companion:

@@ -1,7 +1,7 @@
 """The field of the variational Ising posterior: q = sigmoid(field).
 
-Axes: a weight matrix is ``[..., out, in]``: row j' is the node that a weight writes, column j the node it reads, and any
-leading axes are replicas. Whatever belongs to a node j' is ``[..., out, 1]``. xi = 1 means dropped.
+Axes: a weight matrix is ``[..., out, in]``: row j' is the node that a weight writes, column j the node it reads, and
+any leading axes are replicas. Whatever belongs to a node j' is ``[..., out, 1]``. xi = 1 means dropped.
 
     field = prior field + evidence_weight * evidence
     prior field, centred = coupling * (neighbours - delta) + logit(delta)

@@ -1,8 +1,8 @@
 """Slow references: one weight at a time, no tensors' tricks. Tests and docs compare the fast functions with these.
 
 `sweep_by_loops` computes the paper's one-way sweep. `bound` is the q-dependent part of the objective, so its stationary
-point, which `stationary_by_descent` finds by brute force, is what ``two_way=True`` computes. The two differ: the one-way
-sweep is not stationary for the bound, because it leaves out the upward term.
+point, which `stationary_by_descent` finds by brute force, is what ``two_way=True`` computes. The two differ: the
+one-way sweep is not stationary for the bound, because it leaves out the upward term.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def _share_of_node(means: Mapping[str, Tensor], drop: Mapping[str, Tensor], read
     return dropped / total if total > 0 else 0.0
 
 
-def _term_of_row(
-    means: Mapping[str, Tensor], drop: Mapping[str, Tensor], wiring: Wiring, name: str, row: int
-) -> float:
+def _term_of_row(means: Mapping[str, Tensor], drop: Mapping[str, Tensor], wiring: Wiring, name: str, row: int) -> float:
     for reading in wiring[name]:
         rows = range(means[name].shape[0])[reading.rows]
         if row not in rows:

@@ -75,7 +75,7 @@ def outgoing(mean: Tensor, drop: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dropped_share(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """sum m^2 q / sum m^2 over all readers of each node, ``[..., nodes]``; 0 where nothing is read, never NaN."""
+    """Sum m^2 q / sum m^2 over all readers of each node, ``[..., nodes]``; 0 where nothing is read, never NaN."""
     dropped = torch.stack([part[0] for part in parts]).sum(0)
     total = torch.stack([part[1] for part in parts]).sum(0)
     return torch.where(total > 0, dropped / total.where(total > 0, torch.ones_like(total)), torch.zeros_like(total))
@@ -83,12 +83,12 @@ def dropped_share(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 def _by_head(share: Tensor, head_size: int) -> Tensor:
     """Each entry replaced by the mean of its head's entries, ``[..., nodes]``."""
-    return share.unflatten(-1, (-1, head_size)).mean(-1, keepdim=True).expand(*share.shape[:-1], -1, head_size).flatten(-2)
+    return (
+        share.unflatten(-1, (-1, head_size)).mean(-1, keepdim=True).expand(*share.shape[:-1], -1, head_size).flatten(-2)
+    )
 
 
-def neighbours(
-    readings: tuple[Reading, ...], columns: Mapping[str, tuple[Tensor, Tensor]], like: Tensor
-) -> Tensor:
+def neighbours(readings: tuple[Reading, ...], columns: Mapping[str, tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
     """The neighbours' term of every node a layer writes, ``[..., out, 1]``: 0 for rows that nothing reads.
 
     Args:
@@ -121,7 +121,9 @@ def sweep(
         pull: what is added to the prior field by layer, ``[..., out, in]``: evidence_weight * evidence, and the
             slab-minus-spike difference where that is on. Looked up once a layer, so it may compute on demand.
         wiring: who reads whom.
-        delta: base rate; coupling: weight of the neighbours' term; centred: see `prior_field`.
+        delta: base rate.
+        coupling: weight of the neighbours' term.
+        centred: see `prior_field`.
     """
     columns: dict[str, tuple[Tensor, Tensor]] = {}
     drop: dict[str, Tensor] = {}

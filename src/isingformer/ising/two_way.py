@@ -5,8 +5,8 @@ with respect to a reader's q to zero therefore adds, to the field of W[j'', j'] 
 
     - coupling * m^2[j'', j'] / sum_j'' m^2[j'', j'] * sum_j (p[j', j] - q[j', j]),      p = sigmoid(prior field)
 
-summed over all rows j' whose neighbours' term that weight enters. Both directions at once have no one-pass solution: the
-sweep is iterated, damped, until it stands still.
+summed over all rows j' whose neighbours' term that weight enters. Both directions at once have no one-pass solution:
+the sweep is iterated, damped, until it stands still.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _round(
     """(prior field, whole field) of every layer at the given q."""
     columns = {name: outgoing(means[name], drop[name]) for name in order}
     prior = {
-        name: prior_field(neighbours(wiring[name], columns, means[name]), delta=delta, coupling=coupling, centred=centred)
+        name: prior_field(
+            neighbours(wiring[name], columns, means[name]), delta=delta, coupling=coupling, centred=centred
+        )
         for name in order
     }
     up = upward(means, {name: excess(prior[name], drop[name]) for name in order}, wiring, coupling=coupling)

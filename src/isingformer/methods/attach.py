@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..curvature.likelihood import Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
-from ..nn.masked import drawing, posteriors, put_on, take_off
+from ..nn.masked import drawing, posteriors, put_on, take_off, weight_of
 from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import find_topology, maskable_layers
@@ -31,19 +31,20 @@ def attach(
 ) -> Attached:
     """Put a method on every linear layer of a model; the training loop stays yours.
 
-    The model keeps its parameters and `state_dict` keys. In training mode every pass is drawn from the posterior; in eval
-    mode the model is its expected network.
+    The model keeps its parameters and `state_dict` keys. In training mode every pass is drawn from the posterior; in
+    eval mode the model is its expected network.
 
     Args:
         model: our `ViT` or any module with linear layers.
         method: `Ising`, `DropConnect` or `Dropout`.
         examples: N, how many examples the training set has (terms of the likelihood: tokens, for a language model).
         steps: how many training steps are planned, for a warm-up given as a share.
-        likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your own.
+        likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your
+            own.
             Used by the extra-pass curvatures and by `predict`.
         readers: who reads whom, for a model whose structure is not known; see `topology.py`.
-        seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator, or, for
-            a stacked model, seeds drawn from it.
+        seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator; for a
+            stacked model, seeds drawn from it.
 
     Returns:
         The handle with `kl`, `step`, `drop_probability`, `detach` and the rest.
@@ -64,34 +65,41 @@ def attach(
     noise = _noise(next(iter(layers.values())), seeds)
     parts = Parts(model, layers, {}, {}, topology, kind)
     for number, (name, layer) in enumerate(layers.items()):
-        weight: Tensor = layer.weight  # type: ignore[assignment]
+        weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
             weight, noise_sd=method.noise_sd(weight.shape[-1]), sampling=method.sampling, noise=noise, layer=number,
             tied=method.node_dropout(name, topology),
         )  # fmt: skip
     rate = method.embedding_drop()
     if rate is not None:
-        for number, (name, parameters) in enumerate(topology.embeddings.items(), start=len(layers)):
-            like = model.get_parameter(parameters[-1])
-            lead = () if layers[next(iter(layers))].weight.dim() == 2 else like.shape[:1]  # type: ignore[union-attr]
-            q = torch.full((*lead, like.shape[-1]), rate, dtype=torch.promote_types(like.dtype, torch.float32))
-            mask = NodeMask(q.to(like.device), sampling=method.sampling, noise=noise, layer=number)
-            parts.node_masks[name] = mask
-    homes = {**layers, **{name: model.get_submodule(name) for name in parts.node_masks}}
-    done: list[nn.Module] = []
+        for number, name in enumerate(topology.embeddings, start=len(layers)):
+            parts.node_masks[name] = _node_mask(parts, name, rate, method.sampling, noise, number)
+    worn: list[nn.Module] = []
     try:
-        for name, home in homes.items():
-            put_on(home, {**parts.posteriors, **parts.node_masks}[name])
-            done.append(home)
+        for name, posterior in parts.posteriors.items():
+            put_on(layers[name], posterior)
+            worn.append(layers[name])
+        for name, mask in parts.node_masks.items():
+            put_on(model.get_submodule(name), mask)
+            worn.append(model.get_submodule(name))
         return Attached(parts, method, examples=examples, steps=steps, noise=noise, readers=readers)
     except BaseException:
-        for home in done:
-            take_off(home)
+        for layer in worn:
+            take_off(layer)
         raise
 
 
+def _node_mask(parts: Parts, name: str, rate: float, sampling: Sampling, noise: Noise, number: int) -> NodeMask:
+    """The mask of the nodes that pass through an embedding module, ``[*R, width]``."""
+    like = parts.model.get_parameter(parts.topology.embeddings[name][-1])
+    replicas = like.shape[: weight_of(next(iter(parts.layers.values()))).dim() - 2]
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    q = torch.full((*replicas, like.shape[-1]), rate, dtype=dtype, device=like.device)
+    return NodeMask(q, sampling=sampling, noise=noise, layer=number)
+
+
 def _noise(layer: nn.Module, seeds: int | Sequence[int] | None) -> Noise:
-    weight: Tensor = layer.weight  # type: ignore[assignment]
+    weight = weight_of(layer)
     replicas = weight.shape[0] if weight.dim() == 3 else None
     if seeds is None:
         return TorchNoise() if replicas is None else KeyedNoise(torch.randint(2**62, (replicas,)).to(weight.device))

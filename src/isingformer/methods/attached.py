@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..nn.masked import set_weight, take_off
+from ..nn.masked import take_off, weight_of
 from ..nn.noise import KeyedNoise, Noise
 from .divergence import constant_divergence, slab_pull
 from .ising_rule import IsingRule
@@ -59,11 +59,12 @@ class Attached:
     def kl(self, *, terms: float | None = None) -> Tensor:
         """(kl_weight / N) (KL_W + KL_xi), to be added to the mean loss: a scalar, or ``[R]`` for stacked replicas.
 
-        It must be part of the loss even where its weight is 0: through it the method learns what the loss was multiplied
-        by (a loss scaler, an accumulation), which squared gradients cannot tell.
+        It must be part of the loss even where its weight is 0: through it the method learns what the loss was
+        multiplied by (a loss scaler, an accumulation), which squared gradients cannot tell.
 
         Args:
-            terms: over how many terms this batch's loss is a mean, where that is not the number of examples: the number of
+            terms: over how many terms this batch's loss is a mean, where that is not the number of examples: the
+                number of
                 tokens for a language model, say, with `examples` given in tokens too.
         """
         self._check_attached("kl()")
@@ -131,9 +132,9 @@ class Attached:
         for name, layer in self.parts.layers.items():
             q = self.parts.posteriors[name].drop
             if weights == "expected":
-                set_weight(layer, self.parts.posteriors[name].expected(self.parts.mean(name)))
+                weight_of(layer).copy_(self.parts.posteriors[name].expected(self.parts.mean(name)))
             elif weights == "probable":
-                set_weight(layer, self.parts.mean(name) * (q < 0.5))
+                weight_of(layer).copy_(self.parts.mean(name) * (q < 0.5))
             take_off(layer)
         for name, mask in self.parts.node_masks.items():
             if weights == "expected":
@@ -168,8 +169,8 @@ class Attached:
         odd += [name for name in live if name in state and live[name].shape != state[name].shape]
         if odd:
             raise ValueError(
-                f"this state is not of {type(self.model).__name__} with {self.method.name}: {len(odd)} entries do not fit, "
-                f"first {odd[0]!r}. Load it into the model and method it was saved from"
+                f"this state is not of {type(self.model).__name__} with {self.method.name}: {len(odd)} entries do not "
+                f"fit, first {odd[0]!r}. Load it into the model and method it was saved from"
             )
         for name, tensor in live.items():
             tensor.copy_(state[name])

@@ -1,7 +1,7 @@
 """KL_W + KL_xi of a whole model, cheap enough for every step.
 
-q is constant between sweeps, so all that changes with m is the slab's pull, sum of (1 - q) m^2 / (2 s2^2). The rest is a
-number that is computed when q changes.
+q is constant between sweeps, so all that changes with m is the slab's pull, sum of (1 - q) m^2 / (2 s2^2). The rest
+is a number that is computed when q changes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..ising import kl_masks, kl_weights
+from ..nn.masked import weight_of
 from .method import Method, Parts
 
 
@@ -67,8 +68,8 @@ def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
 
 
 def slab_pull(parts: Parts, method: Method) -> Tensor:
-    """sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
+    """Sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
     drops = tuple(part.drop for part in parts.posteriors.values())
     scales = tuple(0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops)
-    means: list[Any] = [parts.layers[name].weight for name in parts.posteriors]
+    means = [weight_of(parts.layers[name]) for name in parts.posteriors]
     return _SlabPull.apply(drops, scales, *means)

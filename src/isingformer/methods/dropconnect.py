@@ -1,6 +1,6 @@
 """Bayesian dropconnect: every weight dropped with the same fixed probability p.
 
-    q = p for every weight of every linear layer
+q = p for every weight of every linear layer
 """
 
 from __future__ import annotations

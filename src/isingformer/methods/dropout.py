@@ -2,8 +2,8 @@
 
     xi[j', j] = xi[j] for all j': one mask an input node, q = p
 
-in the inputs of every linear layer of attention and MLP, and in the embedded tokens. In a model that is not our ViT, in the
-inputs of every linear layer.
+in the inputs of every linear layer of attention and MLP, and in the embedded tokens. In a model that is not our ViT,
+in the inputs of every linear layer.
 """
 
 from __future__ import annotations

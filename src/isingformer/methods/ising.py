@@ -80,7 +80,7 @@ class Ising(Method):
 
     @classmethod
     def paper(cls, delta: float = 0.1) -> Ising:
-        """The paper as printed: its field, coupling 2, evidence -N h by its recursion, one refresh an epoch, NLL only."""
+        """The paper as printed: its field, coupling 2, evidence -N h by its recursion, a refresh an epoch, NLL only."""
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="curvature", curvature="lm",
             sampling="mask", refresh="epoch", centred=False,

@@ -38,7 +38,11 @@ class _Pull(Mapping[str, Tensor]):
         pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
         pull = pull.mul_(spec.weight_of_evidence)
         if spec.spike_slab:
-            widths = {"noise_sd": spec.noise_sd(fan_in), "spike_sd": spec.spike_sd(fan_in), "slab_sd": spec.slab_sd(fan_in)}
+            widths = {
+                "noise_sd": spec.noise_sd(fan_in),
+                "spike_sd": spec.spike_sd(fan_in),
+                "slab_sd": spec.slab_sd(fan_in),
+            }
             pull = pull.add_(slab_minus_spike(mean, **widths))
         return pull
 
@@ -63,6 +67,7 @@ class IsingRule(Rule):
         self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
         self.unscaled = 0  # backward passes of this step whose loss had no kl() in it
         self.scaled = 0
+        self.scaled_since_refresh = 0
         self._factors: list[Tensor] = []  # of the backward pass under way
         self._terms: float | None = None
         self._waits_for_end = False
@@ -81,6 +86,7 @@ class IsingRule(Rule):
         if self.warmup == 0:
             self._sweep()
 
+    @torch.compiler.disable
     def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note a training pass: how many examples, and for the extra-pass estimators which."""
         tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
@@ -113,7 +119,7 @@ class IsingRule(Rule):
         # The probe's and the companions' gradients come in any order; both are there when the pass has ended.
         if not self._waits_for_end:
             self._waits_for_end = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
 
     @torch.no_grad()
     def _backward_ended(self) -> None:
@@ -121,9 +127,8 @@ class IsingRule(Rule):
         self._follow()
         left = {}
         for name, part in self.parts.posteriors.items():
-            if part.companion is not None and part.companion.squares.grad is not None:
-                left[name] = (part.companion.squares.grad, part.companion.tally.grad)
-                part.companion.squares.grad = part.companion.tally.grad = None
+            if part.companion is not None and part.companion.filled():
+                left[name] = part.companion.take()
         if left and factors:
             self.scaled += 1
             self._take_in(left, torch.stack(factors).mean(0), terms)
@@ -133,25 +138,23 @@ class IsingRule(Rule):
     def _take_in(self, left: Mapping[str, tuple[Tensor, Tensor]], factor: Tensor, terms: float | None) -> None:
         """Add the squared gradients of one backward pass to the running mean.
 
-        Its loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over examples; where
-        the mean went over `terms` terms instead, the difference is made up here.
+        Its loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over examples;
+        where the mean went over `terms` terms instead, the difference is made up here.
         """
-        lost = []
+        scales = {}
         for name, (squares, tally) in left.items():
-            ratio = 1.0 if terms is None else terms * tally[1] / tally[0]
-            scale = (ratio / factor.to(squares.dtype)).square()
-            lost.append(~self.average.add(name, squares.mul_(scale[..., None, None]), tally[0] * ratio))
-        self._complain_if_lost(torch.stack(lost).any(), factor)
-
-    def _complain_if_lost(self, lost: Tensor, factor: Tensor) -> None:
-        """A gradient that is not finite is left out. Under a loss scaler that is how it searches; otherwise it is an error.
-
-        Looking at the answer would make a GPU wait for every step, so there only a refresh without any finite step says so.
-        """
-        if lost.device.type == "cpu" and bool(lost) and bool((factor <= 1).all()):
+            ratio = tally.new_ones(()) if terms is None else terms * tally[1] / tally[0]
+            squares.mul_((ratio / factor.to(squares.dtype)).square()[..., None, None])
+            scales[name] = tally[0] * ratio
+        finite = torch.stack([squares.sum((-2, -1)).isfinite() for squares, _ in left.values()]).all(0)
+        for name, (squares, _) in left.items():
+            self.average.add(name, squares, scales[name], where=finite)
+        # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
+        # step, so there it is the next refresh that notices.
+        if finite.device.type == "cpu" and bool((~finite & (factor <= 1)).any()):
             raise FloatingPointError(
-                "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the optimiser "
-                "step and clear the gradients; then look at the learning rate, the inputs and the loss"
+                "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the "
+                "optimiser's step and clear the gradients; then look at the learning rate, the inputs and the loss"
             )
 
     def step(self, step: int, targets: Tensor | None) -> bool:
@@ -166,8 +169,7 @@ class IsingRule(Rule):
             self._measure(targets)
         if due or first:
             self.seen.zero_()
-            self.average.fold()
-            self._check_something_was_finite()
+            self._fold()
         self._watch_next(step + 1)
         if (due or first) and step >= self.warmup:
             self._sweep()
@@ -183,35 +185,45 @@ class IsingRule(Rule):
 
     def _check_kl_was_there(self) -> None:
         unscaled, scaled, self.unscaled, self.scaled = self.unscaled, self.scaled, 0, 0
+        self.scaled_since_refresh += scaled
         if unscaled and not scaled:
             raise RuntimeError(
-                "the loss of this step had no method.kl() in it, so its scale is unknown and no curvature was taken in; "
-                "train on loss = mean loss + method.kl(), both in one backward"
+                "the loss of this step had no method.kl() in it, so its scale is unknown and no curvature was taken "
+                "in; train on loss = mean loss + method.kl(), both in one backward"
             )
 
-    def _check_something_was_finite(self) -> None:
-        if self.rides and not self.average.measured():
+    def _fold(self) -> None:
+        scaled, self.scaled_since_refresh = self.scaled_since_refresh, 0
+        news = self.average.fold()
+        if scaled and not news:
             raise FloatingPointError(
-                f"no finite gradient in {self.spec.refresh} steps: the loss is NaN or infinite, or never reached the masked "
-                "layers in training mode; q is as it was. Look at the learning rate, the inputs and the loss"
+                f"no finite gradient in the last {scaled} backward passes: the loss is NaN or infinite; q is as it "
+                "was. Look at the learning rate, the inputs and the loss"
+            )
+        if self.rides and self.every == 1 and not scaled:
+            raise RuntimeError(
+                "no backward pass in training mode reached the masked layers since the last refresh, so there is no "
+                "curvature to sweep with; call model.train() and loss.backward() before method.step()"
             )
 
     def _measure(self, targets: Tensor | None) -> None:
         if self.last_inputs is None:
             raise RuntimeError(
-                f"curvature {self.spec.curvature!r} measures on the last training batch, but the model ran no forward pass in "
-                "training mode since attach; call model(x) before method.step()"
+                f"curvature {self.spec.curvature!r} measures on the last training batch, but the model ran no forward "
+                "pass in training mode since attach; call model(x) before method.step()"
             )
         h, examples = measure(
             self.spec.curvature, self.parts.model, self.last_inputs, self.parts.likelihood,
             replica_axes=self.replica_axes, targets=targets,
         )  # fmt: skip
         for name, value in h.items():
-            if not bool(self.average.add(name, value * examples, examples).all()):
+            if not bool(value.sum().isfinite()):
                 raise FloatingPointError(
-                    f"curvature {self.spec.curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at the "
-                    "learning rate, the inputs and the loss"
+                    f"curvature {self.spec.curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at "
+                    "the learning rate, the inputs and the loss"
                 )
+        for name, value in h.items():
+            self.average.add(name, value * examples, examples)
 
     @torch.no_grad()
     def _sweep(self) -> None:
@@ -230,7 +242,7 @@ class IsingRule(Rule):
         return {**self.average.tensors(), "examples_seen": self.seen}
 
     def curvature(self) -> dict[str, Tensor]:
-        """h by layer as the next sweep would use it."""
+        """H by layer as the next sweep would use it."""
         return {name: self.average.value(name).clone() for name in self.parts.posteriors}
 
     def _follow(self) -> None:

@@ -16,7 +16,7 @@ from ..nn.masked import expected_network, measured_at_expected
 
 
 def model_outputs(result: Any) -> Tensor:
-    """The logits in whatever a model returns: a tensor, an object with `.logits`, or a sequence that begins with one."""
+    """The logits in what a model returns: a tensor, an object with `.logits`, or a sequence that begins with one."""
     if isinstance(result, Tensor):
         return result
     logits = getattr(result, "logits", None)

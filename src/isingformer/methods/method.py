@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.likelihood import Likelihood
+from ..nn.masked import weight_of
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology
 
@@ -31,12 +32,11 @@ class Parts:
     likelihood: Likelihood
 
     def mean(self, name: str) -> Tensor:
-        """m of a layer, ``[*R, out, in]``, detached."""
-        weight: Any = self.layers[name].weight
-        return weight.detach()
+        """M of a layer, ``[*R, out, in]``, detached."""
+        return weight_of(self.layers[name]).detach()
 
     def means(self) -> dict[str, Tensor]:
-        """m of every layer, at least in q's precision."""
+        """M of every layer, at least in q's precision."""
         return {name: self.mean(name).to(part.drop.dtype) for name, part in self.posteriors.items()}
 
     def drops(self) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class Method(ABC):
         """Check every setting; an error names the value and what is allowed."""
         self._check("weight_noise", self.weight_noise, self.weight_noise >= 0, "zero or more")
         self._check("slab", self.slab, self.slab > 0, "more than zero")
-        self._check("spike", self.spike, self.spike is None or 0 < self.spike, "more than zero, or None")
+        self._check("spike", self.spike, self.spike is None or self.spike > 0, "more than zero, or None")
         self._check("kl_weight", self.kl_weight, self.kl_weight is None or self.kl_weight >= 0, "zero or more")
         self._check("sampling", self.sampling, self.sampling in ("mask", "local"), "'mask' or 'local'")
         for sd in ("spike", "weight_noise"):
@@ -102,7 +102,7 @@ class Method(ABC):
             raise ValueError(f"{type(self).__name__}: {what} must be {expected}, got {value!r}")
 
     def noise_sd(self, fan_in: int) -> float:
-        """s of a layer."""
+        """S of a layer."""
         return self.weight_noise / math.sqrt(fan_in)
 
     def slab_sd(self, fan_in: int) -> float:

@@ -1,8 +1,8 @@
 """Saving and loading an attached model: safetensors and JSON, never pickle.
 
-A folder holds ``isingformer.json`` (settings, and the names of the two other files), the model's tensors and the method's.
-The tensor files have a name of their own at every save and the JSON is replaced last, by a rename: whenever the process
-dies, the folder is the old model or the new one.
+A folder holds ``isingformer.json`` (settings, and the names of the two other files), the model's tensors and the
+method's. The tensor files have a name of their own at every save and the JSON is replaced last, by a rename: whenever
+the process dies, the folder is the old model or the new one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     likelihood = method.parts.likelihood
     tag = secrets.token_hex(4)
+    files = {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"}
     index = {
         "format": FORMAT,
         "isingformer": __version__,
@@ -64,9 +65,9 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "variance": likelihood.variance if isinstance(likelihood, Gaussian) else None,
         "readers": method.readers,
         "training": model.training,
-        "files": {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"},
+        "files": files,
     }
-    fresh = [path / name for name in index["files"].values()]
+    fresh = [path / name for name in files.values()]
     try:
         _write_tensors(fresh[0], model.state_dict())
         _write_tensors(fresh[1], method.state_dict())
@@ -94,7 +95,8 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     built = ViT(**about["config"]) if model is None and about["config"] is not None else model
     if built is None:
         raise ValueError(
-            f"load: {path} holds a {about['class']}, which only you can build; pass one: load(folder, model={about['class']}(...))"
+            f"load: {path} holds a {about['class']}, which only you can build; pass a fresh one: "
+            f"load(folder, model={about['class']}(...))"
         )
     likelihood = Gaussian(index["variance"]) if index["variance"] is not None else index["likelihood"]
     kind = _METHODS[index["method"]["name"]](**index["method"]["settings"])
@@ -127,14 +129,18 @@ def _check_fits(path: Path, model: nn.Module, state: Mapping[str, Tensor]) -> No
 def _read_index(path: Path) -> dict[str, Any]:
     file = path / INDEX
     if not file.is_file():
-        raise FileNotFoundError(f"load: {path} holds no saved model ({INDEX} is missing); give the folder that save() wrote")
+        raise FileNotFoundError(
+            f"load: {path} holds no saved model ({INDEX} is missing); give the folder that save() wrote"
+        )
     try:
         index: dict[str, Any] = json.loads(file.read_text())
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"load: {file} is damaged ({error}); save the model again") from None
     if found != FORMAT:
-        raise ValueError(f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}")
+        raise ValueError(
+            f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"
+        )
     return index
 
 

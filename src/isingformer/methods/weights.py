@@ -51,7 +51,9 @@ class WeightPosterior:
 
     def cdf(self, w: Tensor) -> Tensor:
         """P(W <= w), ``[*R, out, in]``."""
-        return self.drop * _normal_cdf(w, self.noise_sd) + (1 - self.drop) * _normal_cdf(w - self.location, self.noise_sd)
+        return self.drop * _normal_cdf(w, self.noise_sd) + (1 - self.drop) * _normal_cdf(
+            w - self.location, self.noise_sd
+        )
 
 
 def _normal_cdf(distance: Tensor, sd: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Giving a model's linear layers a posterior, and taking it off again: the layer's class changes, nothing else of it."""
+"""Giving a model's linear layers a posterior, and taking it off again: only the layer's class changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .noise import Noise
@@ -18,8 +17,8 @@ class _Masked:
     """Mixed into a linear layer's class: the layer's product goes through its posterior."""
 
     posterior: Posterior
-    weight: Tensor
-    bias: Tensor | None
+    weight: Any
+    bias: Any
 
     def forward(self, x: Tensor) -> Tensor:
         return self.posterior(x, self.weight, self.bias)
@@ -121,9 +120,7 @@ def expected_network(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     Gradients with respect to the leaves are gradients with respect to w, so that a dropped weight keeps its curvature.
     """
     owners = {name: module for name, module in model.named_modules() if isinstance(module, _Masked)}
-    leaves = {
-        name: owner.posterior.expected(owner.weight).detach().requires_grad_() for name, owner in owners.items()
-    }
+    leaves = {name: owner.posterior.expected(owner.weight).detach().requires_grad_() for name, owner in owners.items()}
     with in_eval_mode(model), contextlib.ExitStack() as stack:
         for name, owner in owners.items():
             stack.enter_context(_held([owner.posterior], stand_in=leaves[name], forced=None))
@@ -142,8 +139,6 @@ def measured_at_expected(model: nn.Module) -> Iterator[dict[str, Posterior]]:
         yield parts
 
 
-@torch.no_grad()
-def set_weight(module: nn.Module, value: Tensor) -> None:
-    """Write a layer's weight in place, so that optimisers and tied copies see it."""
-    weight: Any = module.weight
-    weight.copy_(value)
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weight parameter of a linear layer, ``[*R, out, in]``."""
+    return layer.get_parameter("weight")

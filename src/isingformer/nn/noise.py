@@ -3,12 +3,12 @@
 `TorchNoise` draws from torch's default generator of the tensor's device, like `nn.Dropout`: seed it with
 `torch.manual_seed`, and gradient checkpointing replays it by itself.
 
-`KeyedNoise` computes noise from keys and positions instead of drawing it (a counter-based generator): entry i of layer l
-in stream r is a hash of (key[r], l, i); on a CPU in eager mode (key[r], l) seeds torch's generator instead. So replicas stacked on a leading axis each have a stream of their own that does
-not depend on who else is in the stack, a pass can be repeated for every chunk of a large input, masks can be held while
-the weight noise changes, and it all compiles into the kernels that use it. The keys move only when told to (`advance`,
-`set`), so a recomputed pass under gradient checkpointing sees the keys of the pass that came last: run backward before
-the next forward.
+`KeyedNoise` computes noise from keys and positions instead of drawing it (a counter-based generator): entry i of
+layer l in stream r is a hash of (key[r], l, i); on a CPU in eager mode (key[r], l) seeds torch's generator instead.
+So replicas stacked on a leading axis each have a stream of their own that does not depend on who else is in the
+stack, a pass can be repeated for every chunk of a large input, masks can be held while the weight noise changes, and
+it all compiles into the kernels that use it. The keys move only when told to (`advance`, `set`), so a recomputed pass
+under gradient checkpointing sees the keys of the pass that came last: run backward before the next forward.
 
 Both give ``uniform`` in [0, 1) for masks and ``normal`` for weight noise. A shape is ``[*replicas, ...]``.
 """

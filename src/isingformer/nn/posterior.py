@@ -82,7 +82,7 @@ class Posterior(nn.Module):
         return self._local_by_node(x, weight, bias) if self.tied else self._local(x, weight, bias)
 
     def expected(self, weight: Tensor) -> Tensor:
-        """m (1 - q)."""
+        """M (1 - q)."""
         return weight * (1 - self.drop).to(weight.dtype)
 
     def draw(self, weight: Tensor) -> Tensor:
@@ -120,9 +120,7 @@ class Posterior(nn.Module):
             return linear_with_squares(x, weight, bias, self.companion, self.squares)
         return linear(x, weight, bias)
 
-    def measure(
-        self, on: bool, squares: Squares = "exact", filled: Callable[[Tensor], None] | None = None
-    ) -> None:
+    def measure(self, on: bool, squares: Squares = "exact", filled: Callable[[Tensor], None] | None = None) -> None:
         """Let training passes leave their squared per-example gradients in a companion, or stop it.
 
         `filled` is called in every backward pass that has left some.

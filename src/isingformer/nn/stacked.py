@@ -55,7 +55,9 @@ class StackedLayerNorm(nn.Module):
 
 def linear_layer(in_features: int, out_features: int, replicas: int | None) -> nn.Module:
     """`nn.Linear`, or `StackedLinear` where there are replicas."""
-    return nn.Linear(in_features, out_features) if replicas is None else StackedLinear(replicas, in_features, out_features)
+    return (
+        nn.Linear(in_features, out_features) if replicas is None else StackedLinear(replicas, in_features, out_features)
+    )
 
 
 def layer_norm(width: int, replicas: int | None) -> nn.Module:

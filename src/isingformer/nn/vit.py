@@ -1,8 +1,8 @@
 """The reference vision transformer, on one page.
 
-Axes: images ``[*R, B, C, H, W]``, tokens ``[*R, B, T, D]``: R is a leading replica axis (``replicas=10``) or none, B images,
-T = 1 class token + patches, D width. With replicas every parameter has the leading axis too, so that they train as one
-batched program.
+Axes: images ``[*R, B, C, H, W]``, tokens ``[*R, B, T, D]``: R is a leading replica axis (``replicas=10``) or none, B
+    images, T = 1 class token + patches, D width. With replicas every parameter has the leading axis too, so that they
+    train as one batched program.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         if image_size % patch:
-            raise ValueError(f"image_size {image_size} is not a multiple of patch {patch}; choose a patch that divides it")
+            raise ValueError(
+                f"image_size {image_size} is not a multiple of patch {patch}; choose a patch that divides it"
+            )
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}; choose heads that divide it")
         if pool not in ("class", "mean"):
@@ -101,7 +103,8 @@ class ViT(nn.Module):
             "image_size": image_size, "channels": channels, "patch": patch, "width": width, "depth": depth,
             "heads": heads, "mlp": mlp, "classes": classes, "pool": pool, "replicas": replicas,
         }  # fmt: skip
-        self.patch, self.pool, self.replicas = patch, pool, replicas
+        self.patch, self.width, self.heads, self.mlp = patch, width, heads, mlp
+        self.pool, self.replicas = pool, replicas
         lead = () if replicas is None else (replicas,)
         tokens = 1 + (image_size // patch) ** 2
         self.embed = linear_layer(channels * patch**2, width, replicas)
