@@ -126,7 +126,8 @@ def test_token_terms_count_tokens(tiny):
     method = attached(model)
     # The likelihood is a product over tokens: a sequence's gradient is a sum over its tokens, and h is per token.
     per_sequence = squared_gradients_one_by_one(
-        model, lambda: [F.cross_entropy(logits, labels, reduction="sum") for logits, labels in zip(model(x), y, strict=True)]
+        model,
+        lambda: [F.cross_entropy(logits, labels, reduction="sum") for logits, labels in zip(model(x), y, strict=True)],
     )
     tokens = int((y != -100).sum())
     (F.cross_entropy(model(x).flatten(0, 1), y.flatten()) + method.kl(terms=tokens)).backward()

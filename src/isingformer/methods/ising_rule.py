@@ -65,9 +65,9 @@ class IsingRule(Rule):
         self.extra = spec.evidence != "none" and not self.rides
         self.every = spec.measure_every or (1 if self.rides else EXTRA_PASS_EVERY)
         self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
-        self.unscaled = 0  # backward passes of this step whose loss had no kl() in it
-        self.scaled = 0
-        self.scaled_since_refresh = 0
+        self.reached: set[str] = set()  # layers that this step's backward passes reached with kl() in the loss
+        self.unscaled: set[str] = set()  # and without it
+        self.passes = 0  # backward passes taken in since the last refresh
         self._factors: list[Tensor] = []  # of the backward pass under way
         self._terms: float | None = None
         self._waits_for_end = False
@@ -129,11 +129,10 @@ class IsingRule(Rule):
         for name, part in self.parts.posteriors.items():
             if part.companion is not None and part.companion.filled():
                 left[name] = part.companion.take()
+        (self.reached if factors else self.unscaled).update(left)
         if left and factors:
-            self.scaled += 1
+            self.passes += 1
             self._take_in(left, torch.stack(factors).mean(0), terms)
-        elif left:
-            self.unscaled += 1
 
     def _take_in(self, left: Mapping[str, tuple[Tensor, Tensor]], factor: Tensor, terms: float | None) -> None:
         """Add the squared gradients of one backward pass to the running mean.
@@ -184,23 +183,23 @@ class IsingRule(Rule):
             part.measuring = self.rides and self._watching(step)
 
     def _check_kl_was_there(self) -> None:
-        unscaled, scaled, self.unscaled, self.scaled = self.unscaled, self.scaled, 0, 0
-        self.scaled_since_refresh += scaled
-        if unscaled and not scaled:
+        missed = self.unscaled - self.reached
+        self.reached, self.unscaled = set(), set()
+        if missed:
             raise RuntimeError(
-                "the loss of this step had no method.kl() in it, so its scale is unknown and no curvature was taken "
-                "in; train on loss = mean loss + method.kl(), both in one backward"
+                f"this step's backward pass reached {sorted(missed)[0]!r} without method.kl() in the loss, so the loss's "
+                "scale is unknown and no curvature was taken in; train on mean loss + method.kl(), in one backward"
             )
 
     def _fold(self) -> None:
-        scaled, self.scaled_since_refresh = self.scaled_since_refresh, 0
+        passes, self.passes = self.passes, 0
         news = self.average.fold()
-        if scaled and not news:
+        if passes and not news:
             raise FloatingPointError(
-                f"no finite gradient in the last {scaled} backward passes: the loss is NaN or infinite; q is as it "
+                f"no finite gradient in the last {passes} backward passes: the loss is NaN or infinite; q is as it "
                 "was. Look at the learning rate, the inputs and the loss"
             )
-        if self.rides and self.every == 1 and not scaled:
+        if self.rides and self.every == 1 and not passes:
             raise RuntimeError(
                 "no backward pass in training mode reached the masked layers since the last refresh, so there is no "
                 "curvature to sweep with; call model.train() and loss.backward() before method.step()"
