@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Half precision to float32: squares overflow in float16 and their differences drown in bfloat16."""
+    """Half precision to float32, because differences of squares drown in it."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 

@@ -103,7 +103,8 @@ def _einsum(function: Function, args: Args, kwargs: Kwargs) -> Tensor:
     repeated = any(len(set(index)) < len(index) for index in (a, b, out))
     if "->" not in equation or "." in equation or "," in b or repeated or (set(a) ^ set(b)) - set(out):
         raise NoRule(f"torch.einsum({args[0]!r})", "write it as 'ab,bc->ac', two operands that share each summed index")
-    return _product(function, args, kwargs)
+    several = args[1] if isinstance(args[1], list | tuple) else args[1:]  # PyTorch takes its operands in a list, too
+    return _product(function, (equation, *several), kwargs)
 
 
 def _mean(function: Function, args: Args, kwargs: Kwargs) -> Tensor:

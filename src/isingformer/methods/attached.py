@@ -38,7 +38,8 @@ class Attached:
         self._constant: Tensor | None = None
         self._hook: Any = None
         self.rule.begin()
-        if isinstance(noise, KeyedNoise) or (isinstance(self.rule, IsingRule) and self.rule.watches_forward):
+        self._watches = isinstance(self.rule, IsingRule) and self.rule.watches_forward
+        if isinstance(noise, KeyedNoise) or self._watches:
             self._hook = parts.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         setattr(parts.model, HANDLE, self)
 
@@ -52,7 +53,7 @@ class Attached:
         drawn = module.training or any(part.forced for part in parts)
         if drawn and isinstance(self.noise, KeyedNoise):
             self.noise.advance()
-        if module.training and torch.is_grad_enabled() and isinstance(self.rule, IsingRule):
+        if self._watches and module.training and torch.is_grad_enabled() and isinstance(self.rule, IsingRule):
             self.rule.before_forward(args, kwargs)
 
     @torch.compiler.disable

@@ -84,7 +84,7 @@ class IsingRule(Rule):
     def begin(self) -> None:
         """During a warm-up nothing is dropped; without one q starts where it rests without evidence."""
         if self.warmup == 0:
-            self._sweep()
+            self.sweep()
 
     @torch.compiler.disable
     def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ class IsingRule(Rule):
             self._fold()
         self._watch_next(step + 1)
         if (due or first) and step >= self.warmup:
-            self._sweep()
+            self.sweep()
             return True
         return False
 
@@ -187,7 +187,7 @@ class IsingRule(Rule):
         self.reached, self.unscaled = set(), set()
         if missed:
             raise RuntimeError(
-                f"this step's backward pass reached {sorted(missed)[0]!r} without method.kl() in the loss, so the loss's "
+                f"this step's backward pass reached {sorted(missed)[0]!r} without method.kl() in the loss, so its "
                 "scale is unknown and no curvature was taken in; train on mean loss + method.kl(), in one backward"
             )
 
@@ -225,7 +225,8 @@ class IsingRule(Rule):
             self.average.add(name, value * examples, examples)
 
     @torch.no_grad()
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Recompute q of every layer from m, the running mean of h, and the wiring."""
         spec, topology = self.spec, self.parts.topology
         how = stationary_sweep if spec.two_way else sweep
         found = how(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,7 +35,9 @@ def measure(
     replica_axes: int,
     targets: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], int]:
-    """(h by layer, number of examples) of one batch.
+    """(h by layer, averaged over the terms of the likelihood; number of terms) of one batch.
+
+    A term is an example, or a token where the model has outputs for every token.
 
     Args:
         kind: ``lm``, ``mc-fisher`` or ``hutchinson``.
@@ -47,51 +48,59 @@ def measure(
         targets: labels; ``hutchinson`` needs them, the others do not look.
     """
     args, kwargs = inputs
+    terms: list[int] = []
 
     def outputs_of() -> Tensor:
         return model_outputs(model(*args, **kwargs))
 
-    with torch.enable_grad(), contextlib.ExitStack() as stack:
+    def mean_nll(outputs: Tensor, labels: Tensor) -> Tensor:
+        nll = likelihood.nll(outputs, labels).flatten(replica_axes)
+        terms.append(nll.shape[-1])
+        return nll.mean(-1)
+
+    with torch.enable_grad():
         if kind == "mc-fisher":
-            return _mc_fisher(outputs_of, model, likelihood, replica_axes)
-        leaves = stack.enter_context(expected_network(model))
-        shape: list[torch.Size] = []
-        if kind == "lm":
+            return _mc_fisher(outputs_of, mean_nll, model, likelihood, replica_axes, terms)
+        with expected_network(model) as leaves:
+            if kind == "lm":
 
-            def watched() -> Tensor:
+                def counted() -> Tensor:
+                    outputs = outputs_of()
+                    with torch.no_grad():
+                        mean_nll(outputs, likelihood.sample(outputs))
+                    return outputs
+
+                h = lm_diagonal(counted, leaves, likelihood, replica_axes=replica_axes, examples=1)
+                return {name: value / terms[0] for name, value in h.items()}, terms[0]
+            if targets is None:
+                raise ValueError("curvature 'hutchinson' needs the labels of the batch: call method.step(targets=y)")
+
+            def loss_of() -> Tensor:
                 outputs = outputs_of()
-                shape.append(outputs.shape)
-                return outputs
+                return mean_nll(outputs, targets.expand(*outputs.shape[:replica_axes], *targets.shape))
 
-            h = lm_diagonal(watched, leaves, likelihood, replica_axes=replica_axes)
-            return h, shape[0][replica_axes]
-        if targets is None:
-            raise ValueError("curvature 'hutchinson' needs the labels of the batch: call method.step(targets=y)")
-
-        def loss_of() -> Tensor:
-            outputs = outputs_of()
-            shape.append(outputs.shape)
-            expanded = targets.expand(*outputs.shape[:replica_axes], *targets.shape) if replica_axes else targets
-            return likelihood.nll(outputs, expanded).flatten(replica_axes).mean(-1)
-
-        h = hutchinson_diagonal(loss_of, leaves)
-        return h, shape[0][replica_axes]
+            return hutchinson_diagonal(loss_of, leaves), terms[0]
 
 
 def _mc_fisher(
-    outputs_of: Any, model: nn.Module, likelihood: Likelihood, replica_axes: int
+    outputs_of: Callable[[], Tensor],
+    mean_nll: Callable[[Tensor, Tensor], Tensor],
+    model: nn.Module,
+    likelihood: Likelihood,
+    replica_axes: int,
+    terms: list[int],
 ) -> tuple[dict[str, Tensor], int]:
     """Squared per-example gradients for labels drawn from the model: an unbiased diagonal Gauss-Newton."""
     with measured_at_expected(model) as parts:
         outputs = outputs_of()
-        labels = likelihood.sample(outputs.detach())
-        loss = likelihood.nll(outputs, labels).flatten(replica_axes).mean(-1).sum()
+        loss = mean_nll(outputs, likelihood.sample(outputs.detach())).sum()
         companions = {name: part.companion for name, part in parts.items() if part.companion is not None}
         wanted = [companion.squares for companion in companions.values()]
         sums = torch.autograd.grad(loss, wanted, allow_unused=True)
-    examples = outputs.shape[replica_axes]
+    # The companions undo a mean over examples; the loss was one over terms.
+    scale = (terms[0] / outputs.shape[replica_axes]) ** 2 / terms[0]
     h = {
-        name: torch.zeros_like(companion.squares) if total is None else total / examples
+        name: torch.zeros_like(companion.squares) if total is None else total * scale
         for (name, companion), total in zip(companions.items(), sums, strict=True)
     }
-    return h, examples
+    return h, terms[0]
