@@ -51,9 +51,8 @@ def main():
         model = isf.ViT(image_size=32, channels=3, patch=4, classes=10, **shape).to(args.device)
         method = isf.attach(model, isf.Ising(warmup=0), examples=50_000)
         parts = method.parts
-        for name, part in parts.posteriors.items():
-            method.rule.average.average[name].copy_(torch.rand_like(part.drop))
-            method.rule.average.weight[name].fill_(1.0)
+        method.rule.average.average.copy_(torch.rand_like(method.rule.average.average))
+        method.rule.average.weight.fill_(1.0)
         weights = sum(part.drop.numel() for part in parts.posteriors.values())
 
         def draw(parts=parts):

@@ -4,8 +4,8 @@
     python benchmarks/step.py --device cuda --out results/step-h200.json
 
 On a GPU: width 384, depth 12, patch 16, 224 px, bf16 autocast, compiled, batch 128. On a CPU: width 128, depth 6,
-patch 4, 28 px, float32, eager, batch 64. Every row is averaged over whole refresh cycles (10 steps at the defaults); rows are
-measured in turn, several times over, and the median round counts. Warm-up (compilation) is not timed.
+patch 4, 28 px, float32, eager, batch 64. Every row is averaged over whole refresh cycles (10 steps at the defaults);
+rows are measured in turn, several times over, and the median round counts. Warm-up (compilation) is not timed.
 """
 
 import argparse

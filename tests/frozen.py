@@ -31,8 +31,8 @@ def freeze_noise(model):
 def squared_gradients_one_by_one(model, nll_of):
     """Mean over examples of the squared gradient with respect to the weight each pass used, by plain autograd.
 
-    A zero matrix added to every masked layer's weight stands for it; `nll_of()` gives one term an example, and each term
-    is differentiated on its own.
+    A zero matrix added to every masked layer's weight stands for it; `nll_of()` gives one term an example, and each
+    term is differentiated on its own.
     """
     owners = {name: model.get_submodule(name) for name in posteriors(model)}
     shifts = {name: torch.zeros_like(owner.weight, requires_grad=True) for name, owner in owners.items()}

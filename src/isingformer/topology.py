@@ -131,11 +131,11 @@ def _of_vit(model: ViT, layers: tuple[str, ...]) -> Topology:
 
 
 def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """A stack's modules in the order they run; a module that is no `nn.Sequential` counts as one."""
-    if not isinstance(model, nn.Sequential):
+    """A stack's modules in the order they run; a module with a forward of its own counts as one."""
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         yield prefix.removesuffix("."), model
         return
-    for name, child in model.named_children():
+    for name, child in zip(model._modules, model, strict=True):  # named_children() leaves out a module's second place
         yield from _leaves(child, f"{prefix}{name}.")
 
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from frozen import freeze_noise, squared_gradients_one_by_one
 
 import isingformer as isf
+from frozen import freeze_noise, squared_gradients_one_by_one
 
 
 def attached(model, **settings):

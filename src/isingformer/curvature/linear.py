@@ -11,7 +11,6 @@ it sums over tokens: cheaper, ranks weights much the same, and is off in scale b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -38,27 +37,12 @@ class Companion(NamedTuple):
     tally: Tensor
     """``[2]``."""
 
-    def filled(self) -> bool:
-        """Whether a backward pass has left something."""
-        return self.squares.grad is not None and self.tally.grad is not None
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """The gradients of `squares` and `tally`, which are cleared."""
-        squares, tally = self.squares.grad, self.tally.grad
-        if squares is None or tally is None:
-            raise RuntimeError("no backward pass has filled this companion")
-        self.squares.grad = self.tally.grad = None
-        return squares, tally
-
-
-def companion(weight: Tensor, filled: Callable[[Tensor], None] | None = None) -> Companion:
-    """A fresh companion of a weight; `filled` is called in every backward pass that has filled it."""
+def companion(weight: Tensor) -> Companion:
+    """A fresh companion of a weight."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     squares = torch.zeros((), dtype=dtype, device=weight.device).expand(weight.shape).detach().requires_grad_()
-    tally = torch.zeros(2, dtype=dtype, device=weight.device, requires_grad=True)
-    if filled is not None:
-        tally.register_post_accumulate_grad_hook(filled)
-    return Companion(squares, tally)
+    return Companion(squares, torch.zeros(2, dtype=dtype, device=weight.device, requires_grad=True))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

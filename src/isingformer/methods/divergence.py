@@ -17,28 +17,31 @@ from .method import Method, Parts
 
 
 class _SlabPull(torch.autograd.Function):
-    """sum over layers l of scale_l * sum over weights of (1 - q) m^2, ``[*R]``; keeps no weight-sized tensor alive."""
+    """sum over layers l of scale_l * sum over weights of (1 - q) m^2, ``[*R]``.
+
+    The foreach operations take all layers at once: a deep model costs a few launches, not a few a layer.
+    """
 
     @staticmethod
-    def forward(ctx: Any, drops: tuple[Tensor, ...], scales: tuple[float, ...], *means: Tensor) -> Tensor:
-        ctx.save_for_backward(*means)
-        ctx.drops, ctx.scales = drops, scales
-        parts = [
-            torch.addcmul(m.to(q.dtype), m, q, value=-1).mul_(m).sum((-2, -1)).mul_(scale)
-            for m, q, scale in zip(means, drops, scales, strict=True)
-        ]
-        return torch.stack(parts).sum(0)
+    def forward(ctx: Any, drops: list[Tensor], scales: list[float], *means: Tensor) -> Tensor:
+        wide = [m.to(q.dtype) for m, q in zip(means, drops, strict=True)]
+        pull = torch._foreach_addcmul(wide, wide, drops, value=-1.0)  # (1 - q) m
+        torch._foreach_mul_(pull, scales)
+        ctx.save_for_backward(*pull)
+        ctx.dtypes = [m.dtype for m in means]
+        products = torch._foreach_mul(pull, wide)
+        if means[0].dim() > 2:
+            return torch.stack([product.sum((-2, -1)) for product in products]).sum(0)
+        return torch.stack(torch._foreach_norm(products, 1)).sum(0)  # no product is negative
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        means = ctx.saved_tensors
-        grads = [
-            torch.addcmul(m.to(q.dtype), m, q, value=-1).mul_((2 * scale * grad)[..., None, None]).to(m.dtype)
-            if needed
-            else None
-            for m, q, scale, needed in zip(means, ctx.drops, ctx.scales, ctx.needs_input_grad[2:], strict=True)
-        ]
-        return None, None, *grads
+        double = 2 * grad
+        if grad.dim():
+            grads = [pull * double[..., None, None] for pull in ctx.saved_tensors]
+        else:
+            grads = list(torch._foreach_mul(ctx.saved_tensors, double))
+        return None, None, *(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
 
 
 def _widths(method: Method, part: Tensor) -> dict[str, float]:
@@ -69,7 +72,7 @@ def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
 
 def slab_pull(parts: Parts, method: Method) -> Tensor:
     """Sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
-    drops = tuple(part.drop for part in parts.posteriors.values())
-    scales = tuple(0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops)
+    drops = [part.drop for part in parts.posteriors.values()]
+    scales = [0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops]
     means = [weight_of(parts.layers[name]) for name in parts.posteriors]
     return _SlabPull.apply(drops, scales, *means)

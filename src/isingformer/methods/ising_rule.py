@@ -6,6 +6,7 @@ Every training backward (or, for the extra-pass estimators, every so many steps)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..curvature.average import CurvatureAverage
+from ..curvature.linear import Squares
 from ..ising import evidence, slab_minus_spike, stationary_sweep, sweep
 from ..nn.vit import ViT
 from .measure import measure
@@ -33,7 +35,7 @@ class _Pull(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         rule, spec = self.rule, self.rule.spec
-        mean = rule.parts.mean(name).to(rule.average.average[name].dtype)
+        mean = rule.parts.mean(name).to(rule.average.average.dtype)
         fan_in = mean.shape[-1]
         pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
         pull = pull.mul_(spec.weight_of_evidence)
@@ -68,12 +70,14 @@ class IsingRule(Rule):
         self.reached: set[str] = set()  # layers that this step's backward passes reached with kl() in the loss
         self.unscaled: set[str] = set()  # and without it
         self.passes = 0  # backward passes taken in since the last refresh
-        self._factors: list[Tensor] = []  # of the backward pass under way
+        self._filled: set[str] = set()  # layers that the backward pass under way has measured
+        self._factors: list[Tensor] = []  # and what its loss was multiplied by
         self._terms: float | None = None
         self._waits_for_end = False
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+        squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
-            part.measure(self.rides, "expand" if spec.curvature == "expand" else "exact", self._squares_filled)
+            part.measure(self.rides, squares)
         self._watch_next(1)
 
     @property
@@ -104,6 +108,8 @@ class IsingRule(Rule):
     def watch(self, probe: Tensor, terms: float | None) -> None:
         """Learn from the probe's gradient, in backward, what the loss was multiplied by."""
         self._waits_for_end = False  # a pass that broke off must not silence the next
+        for name, part in self.parts.posteriors.items():
+            part.on_filled(functools.partial(self._squares_filled, name))
 
         def learn(factor: Tensor) -> None:
             self._factors.append(factor.detach())
@@ -112,7 +118,8 @@ class IsingRule(Rule):
 
         probe.register_hook(learn)
 
-    def _squares_filled(self, _: Tensor) -> None:
+    def _squares_filled(self, name: str) -> None:
+        self._filled.add(name)
         self._call_at_end_of_backward()
 
     def _call_at_end_of_backward(self) -> None:
@@ -123,31 +130,18 @@ class IsingRule(Rule):
 
     @torch.no_grad()
     def _backward_ended(self) -> None:
-        factors, terms, self._factors, self._terms, self._waits_for_end = self._factors, self._terms, [], None, False
-        self._follow()
-        left = {}
-        for name, part in self.parts.posteriors.items():
-            if part.companion is not None and part.companion.filled():
-                left[name] = part.companion.take()
-        (self.reached if factors else self.unscaled).update(left)
-        if left and factors:
-            self.passes += 1
-            self._take_in(left, torch.stack(factors).mean(0), terms)
-
-    def _take_in(self, left: Mapping[str, tuple[Tensor, Tensor]], factor: Tensor, terms: float | None) -> None:
-        """Add the squared gradients of one backward pass to the running mean.
-
-        Its loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over examples;
-        where the mean went over `terms` terms instead, the difference is made up here.
-        """
-        scales = {}
-        for name, (squares, tally) in left.items():
-            ratio = tally.new_ones(()) if terms is None else terms * tally[1] / tally[0]
-            squares.mul_((ratio / factor.to(squares.dtype)).square()[..., None, None])
-            scales[name] = tally[0] * ratio
-        finite = torch.stack([squares.sum((-2, -1)).isfinite() for squares, _ in left.values()]).all(0)
-        for name, (squares, _) in left.items():
-            self.average.add(name, squares, scales[name], where=finite)
+        factors, terms, filled = self._factors, self._terms, self._filled
+        self._factors, self._terms, self._filled, self._waits_for_end = [], None, set(), False
+        (self.reached if factors else self.unscaled).update(filled)
+        if not filled:
+            return
+        self._collect()
+        if not factors:
+            self.average.drop_pending()
+            return
+        self.passes += 1
+        factor = torch.stack(factors).mean(0)
+        finite = self.average.take_in(factor, terms)
         # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
         # step, so there it is the next refresh that notices.
         if finite.device.type == "cpu" and bool((~finite & (factor <= 1)).any()):
@@ -155,6 +149,19 @@ class IsingRule(Rule):
                 "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the "
                 "optimiser's step and clear the gradients; then look at the learning rate, the inputs and the loss"
             )
+
+    def _collect(self) -> None:
+        """Gather the companions' gradients in `average.pending`; where it can, the next pass writes there itself."""
+        self._follow()
+        for name, part in self.parts.posteriors.items():
+            if part.companion is None:
+                continue
+            homes = self.average.layer(self.average.pending, name), self.average.tally[self.average.numbers[name]]
+            for leaf, home in zip(part.companion, homes, strict=True):
+                if leaf.grad is None or leaf.grad.data_ptr() != home.data_ptr():
+                    if leaf.grad is not None:
+                        home.add_(leaf.grad)
+                    leaf.grad = home if home.is_contiguous() else None
 
     def step(self, step: int, targets: Tensor | None) -> bool:
         """Measure where it is time to, fold and sweep where a refresh is due."""
@@ -211,7 +218,7 @@ class IsingRule(Rule):
                 f"curvature {self.spec.curvature!r} measures on the last training batch, but the model ran no forward "
                 "pass in training mode since attach; call model(x) before method.step()"
             )
-        h, examples = measure(
+        h, terms = measure(
             self.spec.curvature, self.parts.model, self.last_inputs, self.parts.likelihood,
             replica_axes=self.replica_axes, targets=targets,
         )  # fmt: skip
@@ -222,7 +229,7 @@ class IsingRule(Rule):
                     "the learning rate, the inputs and the loss"
                 )
         for name, value in h.items():
-            self.average.add(name, value * examples, examples)
+            self.average.add(name, value, terms)
 
     @torch.no_grad()
     def sweep(self) -> None:
@@ -247,10 +254,7 @@ class IsingRule(Rule):
 
     def _follow(self) -> None:
         """Move to the device and type that q has moved to with the model."""
-        name, part = next(iter(self.parts.posteriors.items()))
-        mine = self.average.average[name]
-        if (mine.device, mine.dtype) != (part.drop.device, part.drop.dtype):
-            self.average.to(self.parts.drops())
+        self.average.follow(next(iter(self.parts.posteriors.values())).drop)
 
     def stop(self) -> None:
         """Forget the last batch."""

@@ -134,7 +134,7 @@ def measured_at_expected(model: nn.Module) -> Iterator[dict[str, Posterior]]:
     with in_eval_mode(model), contextlib.ExitStack() as stack:
         stack.enter_context(_held(list(parts.values()), forced=None, measure_expected=True))
         for part in parts.values():
-            stack.enter_context(_held([part], companion=None, squares="exact", filled=None))
+            stack.enter_context(_held([part], companion=None, squares="exact"))
             part.measure(True)
         yield parts
 

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.linear import Companion, Squares, companion, linear, linear_with_squares
+from .local import SMALLEST_VARIANCE, local_noise
 from .noise import KeyedNoise, Noise
 
 Sampling = Literal["mask", "local"]
-_SMALLEST_VARIANCE = 1e-20
-"""Below it the square root's slope explodes; a variance that small is none."""
 
 
 class Posterior(nn.Module):
@@ -67,7 +66,7 @@ class Posterior(nn.Module):
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Companion | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
-        self.filled: Callable[[Tensor], None] | None = None
+        self._heard: int | None = None
         self.measuring = True  # whether training passes use the companion
         self.stand_in: Tensor | None = None  # a leaf to use for the expected weight
         self.measure_expected = False  # leave squares outside training mode too
@@ -97,8 +96,7 @@ class Posterior(nn.Module):
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.drop.to(weight.dtype)
         mean = self._product(x, weight * (1 - q), bias)
-        variance = linear(x.square(), weight.square() * (q * (1 - q)) + self.noise_sd**2, None)
-        return mean + self._standard_normal(mean) * variance.clamp_min(_SMALLEST_VARIANCE).sqrt()
+        return mean + local_noise(x, weight.square() * (q * (1 - q)) + self.noise_sd**2, self._standard_normal(mean))
 
     def _local_by_node(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.drop[..., 0, :]
@@ -108,7 +106,7 @@ class Posterior(nn.Module):
         y = self._product(x, weight, bias)
         if not self.noise_sd:
             return y
-        length = x.square().sum(-1, keepdim=True).clamp_min(_SMALLEST_VARIANCE).sqrt()
+        length = x.square().sum(-1, keepdim=True).clamp_min(SMALLEST_VARIANCE).sqrt()
         return y + self._standard_normal(y) * (self.noise_sd * length)
 
     def _standard_normal(self, like: Tensor) -> Tensor:
@@ -120,13 +118,17 @@ class Posterior(nn.Module):
             return linear_with_squares(x, weight, bias, self.companion, self.squares)
         return linear(x, weight, bias)
 
-    def measure(self, on: bool, squares: Squares = "exact", filled: Callable[[Tensor], None] | None = None) -> None:
-        """Let training passes leave their squared per-example gradients in a companion, or stop it.
+    def measure(self, on: bool, squares: Squares = "exact") -> None:
+        """Let training passes leave their squared per-example gradients in a companion, or stop it."""
+        self.squares = squares
+        self.companion = companion(self.drop) if on else None
 
-        `filled` is called in every backward pass that has left some.
-        """
-        self.squares, self.filled = squares, filled
-        self.companion = companion(self.drop, filled) if on else None
+    def on_filled(self, call: Callable[[], None]) -> None:
+        """Call this in every backward pass that has filled the companion; asking again for the same one is nothing."""
+        # A deep copy or a move makes a new companion, without the hook: its identity says so.
+        if self.companion is not None and self._heard != id(self.companion.tally):
+            self.companion.tally.register_post_accumulate_grad_hook(lambda _: call())
+            self._heard = id(self.companion.tally)
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""
@@ -140,7 +142,7 @@ class Posterior(nn.Module):
             wide = new.dtype in (torch.float32, torch.float64)
             self._buffers[name] = new if wide else old.to(new.device)
         if self.companion is not None:
-            self.companion = companion(self.drop, self.filled)
+            self.companion = companion(self.drop)
         if isinstance(self.noise, KeyedNoise):
             self.noise.to(fn)
         return self

@@ -1,0 +1,56 @@
+"""The noise of the local reparameterisation as one step, which remembers one tensor instead of four.
+
+Axes: x ``[*R, N, ..., in]``, variance of a weight V ``[*R, out, in]``, noise ``[*R, N, ..., out]``.
+
+    noise = eps sqrt(x^2 V'),  with gradient  d eps / (2 sqrt(x^2 V'))  to x^2 V'
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..curvature.linear import linear
+
+SMALLEST_VARIANCE = 1e-20
+"""Below it the square root's slope explodes; a variance that small is none."""
+
+
+class _LocalNoise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
+        total = linear(x.square(), variance, None)
+        sd = total.clamp_min(SMALLEST_VARIANCE).sqrt()
+        slope = torch.where(total > SMALLEST_VARIANCE, eps / (2 * sd), 0.0).to(eps.dtype)
+        ctx.save_for_backward(x, variance, slope)
+        return (eps * sd).to(eps.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, variance, slope = ctx.saved_tensors
+        reach = d * slope
+        grad_x = grad_variance = None
+        if ctx.needs_input_grad[0]:
+            grad_x = 2 * x * linear(reach, variance.mT, None)
+        if ctx.needs_input_grad[1]:
+            lead = variance.dim() - 2
+            rows = reach.flatten(lead, -2), x.square().flatten(lead, -2)
+            grad_variance = torch.matmul(rows[0].mT, rows[1])
+        return grad_x, grad_variance, None
+
+
+def local_noise(x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
+    """eps sqrt(x^2 V'): what independent weights of variance V add to the pre-activations of x.
+
+    Args:
+        x: ``[*R, N, ..., in]``.
+        variance: V, ``[*R, out, in]``.
+        eps: standard normal noise, ``[*R, N, ..., out]``.
+    """
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x, variance = x.to(dtype), variance.to(dtype)
+    return _LocalNoise.apply(x, variance, eps)

@@ -1,0 +1,104 @@
+"""What the three ways of passing through a layer compute."""
+
+import pytest
+import torch
+
+from frozen import FrozenNoise
+from isingformer.nn.local import local_noise
+from isingformer.nn.noise import TorchNoise
+from isingformer.nn.posterior import NodeMask, Posterior
+
+DRAWS = 20_000
+
+
+def layer(tied=False, sampling="mask", noise_sd=0.3, noise=None, dtype=torch.float64):
+    torch.manual_seed(0)
+    weight = torch.randn(4, 5, dtype=dtype)
+    part = Posterior(weight, noise_sd=noise_sd, sampling=sampling, noise=noise or TorchNoise(), layer=0, tied=tied)
+    drop = torch.rand(1, 5, dtype=dtype).expand(4, 5) if tied else torch.rand(4, 5, dtype=dtype)
+    part.drop.copy_(drop)
+    return part, weight
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_mean_and_variance_of_a_pass(tied, sampling):
+    part, weight = layer(tied, sampling)
+    x, bias = torch.randn(3, 5, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    drawn = torch.stack([part(x, weight, bias) for _ in range(DRAWS)])
+    q = part.drop
+    mean = x @ (weight * (1 - q)).T + bias
+    variance = x.square() @ (weight.square() * q * (1 - q) + part.noise_sd**2).T
+    if tied and sampling == "local":  # noise on what the masks let through
+        variance = x.square() @ (weight.square() * q * (1 - q) + part.noise_sd**2 * (1 - q)).T
+    error = variance.sqrt() / DRAWS**0.5
+    assert ((drawn.mean(0) - mean).abs() < 5 * error).all()
+    torch.testing.assert_close(drawn.var(0), variance, rtol=0.1, atol=0)
+
+
+def test_one_mask_serves_the_whole_batch_and_local_noise_every_row():
+    x = torch.ones(6, 5, dtype=torch.float64)
+    part, weight = layer(sampling="mask")
+    rows = part(x, weight, None)
+    assert (rows == rows[0]).all()
+    part, weight = layer(sampling="local")
+    assert len(part(x, weight, None)[:, 0].unique()) == 6
+
+
+def test_tied_masks_drop_whole_input_nodes():
+    part, weight = layer(tied=True, noise_sd=0.0)
+    for _ in range(50):
+        drawn = part.draw(weight)
+        gone = drawn == 0
+        assert (gone.all(0) | (~gone).all(0)).all()
+
+
+def test_certain_weights_stay_and_dropped_weights_go():
+    part, weight = layer(noise_sd=0.0)
+    part.drop.copy_((torch.rand(4, 5) < 0.5).double())
+    assert torch.equal(part.draw(weight), torch.where(part.drop == 1, 0.0, weight))
+    assert not part.stochastic()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5)])
+def test_local_noise_has_the_gradient_of_its_formula(shape):
+    torch.manual_seed(0)
+    lead = shape[:-2]
+    x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    variance = torch.rand(*lead, 4, 5, dtype=torch.float64, requires_grad=True)
+    eps = torch.randn(*shape[:-1], 4, dtype=torch.float64)
+    naive = eps * (x.square() @ variance.mT).sqrt()
+    torch.testing.assert_close(local_noise(x, variance, eps), naive, rtol=1e-12, atol=0)
+    weights = torch.randn_like(naive)
+    wanted = torch.autograd.grad((naive * weights).sum(), (x, variance))
+    found = torch.autograd.grad((local_noise(x, variance, eps) * weights).sum(), (x, variance))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
+
+
+def test_no_variance_gives_no_noise_and_no_nan():
+    x = torch.zeros(2, 5, requires_grad=True)
+    variance = torch.zeros(4, 5, requires_grad=True)
+    noise = local_noise(x, variance, torch.randn(2, 4))
+    noise.sum().backward()
+    assert noise.abs().max() < 1e-8
+    assert torch.equal(x.grad, torch.zeros(2, 5)) and torch.equal(variance.grad, torch.zeros(4, 5))
+
+
+def test_a_mask_reaches_the_mean_through_kept_weights_only():
+    part, weight = layer(noise=FrozenNoise(), noise_sd=0.0)
+    weight.requires_grad_()
+    kept = (part.draw(weight) != 0).detach()
+    part(torch.randn(7, 5, dtype=torch.float64), weight, None).sum().backward()
+    assert ((weight.grad != 0) == kept).all()
+
+
+def test_node_mask_drops_nodes_of_the_call_or_of_every_token():
+    q = torch.full((5,), 0.4, dtype=torch.float64)
+    x = torch.ones(8, 3, 5, dtype=torch.float64)
+    for sampling, alike in (("mask", True), ("local", False)):
+        mask = NodeMask(q, sampling=sampling, noise=TorchNoise(), layer=0)
+        torch.manual_seed(0)
+        out = mask(x)
+        assert bool((out == out[0, 0]).all()) is alike
+        assert set(out.unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(mask.eval()(x), x * 0.6)
