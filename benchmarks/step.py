@@ -57,12 +57,12 @@ VARIANTS = {
 
 
 class Trainee:
-    def __init__(self, put_on, shape, device, batch, compiled):
+    def __init__(self, put_on, shape, device, batch, mode):
         torch.manual_seed(0)
         self.device = device
         model = isf.ViT(**shape).to(device)
         self.method = put_on(model)
-        self.model = torch.compile(model) if compiled else model
+        self.model = torch.compile(model, mode=mode) if device == "cuda" else model
         self.optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
         size = shape["image_size"]
         self.x = torch.randn(batch, shape["channels"], size, size, device=device)
@@ -96,6 +96,7 @@ class Trainee:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--mode", default="default", help="of torch.compile, on a GPU: default or reduce-overhead")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
@@ -106,7 +107,7 @@ def main():
     names = list(dict.fromkeys(["plain", *args.only]))
     times, memory = {name: [] for name in names}, {}
     for name in names:  # one model at a time on the device, so that its peak is its own
-        trainee = Trainee(VARIANTS[name], shape, args.device, batch, compiled=gpu)
+        trainee = Trainee(VARIANTS[name], shape, args.device, batch, args.mode)
         began = time.perf_counter()
         for _ in range(CYCLE if gpu else 2):
             trainee.step()
@@ -132,7 +133,15 @@ def main():
     ]
     if not gpu:
         rows = [{key: value for key, value in row.items() if "peak" not in key and "memory" not in key} for row in rows]
-    report("Training step over the plain step", rows, args.out, shape=shape, batch=batch, rounds=args.rounds)
+    report(
+        "Training step over the plain step",
+        rows,
+        args.out,
+        shape=shape,
+        batch=batch,
+        rounds=args.rounds,
+        **({"mode": args.mode} if gpu else {}),
+    )
 
 
 if __name__ == "__main__":

@@ -98,8 +98,8 @@ def vit():
     return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), isf.ViT(**shape))
 
 
-def trained(build, seed=0, examples=80, steps=100):
-    """A model trained on digits for a short while, and its log-likelihood with one layer's weight exchanged."""
+def trained(build, seed=0, examples=60, steps=200):
+    """A model trained on a few digits until it knows them, and its log-likelihood with one layer's weight exchanged."""
     x, y = digits(examples, seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -125,6 +125,6 @@ def test_ranks_the_weights_of_every_layer_of_a_trained_network(build):
     for name, weight in leaves.items():
         true = removed_one_by_one(lambda value, name=name: log_likelihood(name, value), weight)
         rank, ratio = agreement(evidence(weight.detach(), h[name], examples=len(x)), true)
-        # Away from an optimum the slope counts too: the scale is a factor of about two off, the ranks hold.
+        # The loss is no parabola: its curvature at m understates what is lost all the way to 0, yet the ranks hold.
         assert rank > 0.5, (name, rank)
-        assert 0.1 < ratio < 3, (name, ratio)
+        assert 0.02 < ratio < 2, (name, ratio)

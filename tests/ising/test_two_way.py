@@ -120,6 +120,7 @@ def test_weights_of_zero_are_never_nan():
 
 
 def test_no_stationary_point_in_reach_is_an_error_that_says_what_to_do():
-    network = plain_stack(32, 4, 4)
-    with pytest.raises(ArithmeticError, match=r"coupling 100\.0; use a smaller coupling or two_way=False"):
-        stationary_sweep(*network, delta=0.5, coupling=100.0, centred=False)
+    means, _, wiring = plain_stack(8, 2, 2)
+    ones, equal = ({name: torch.full_like(m, value) for name, m in means.items()} for value in (1.0, -1.0))
+    with pytest.raises(ArithmeticError, match=r"coupling 20\.0; use a smaller coupling or two_way=False"):
+        stationary_sweep(ones, equal, wiring, delta=0.5, coupling=20.0, centred=False)

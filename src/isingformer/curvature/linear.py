@@ -11,7 +11,7 @@ it sums over tokens: cheaper, ranks weights much the same, and is off in scale b
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,25 +24,17 @@ _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 27
 
 
-class Companion(NamedTuple):
-    """Leaves that a backward pass fills for one weight. They belong to whoever measures, never to the model.
+def companion(weight: Tensor) -> Tensor:
+    """A leaf that backward passes fill for one weight, ``[*R, out * in + 2]``: it belongs to whoever measures.
 
-    After a backward through `linear_with_squares`, for a loss that is c times a mean over the N examples of the pass:
-    ``squares.grad`` is c^2 sum over n of (per-example gradient)^2, and ``tally.grad`` is (N, number of passes). Both
-    add up over passes like any gradient.
+    After a backward through `linear_with_squares`, for a loss that is c times a mean over the N examples of the pass,
+    its gradient holds c^2 sum over n of (per-example gradient)^2 for every weight, and then N and the number of
+    passes. It adds up over passes like any gradient. The leaf itself takes no memory. It must never enter
+    `model.parameters()`, an optimiser, gradient clipping or a `state_dict`.
     """
-
-    squares: Tensor
-    """``[*R, out, in]``, float32 or wider; only its gradient has storage of that size."""
-    tally: Tensor
-    """``[2]``."""
-
-
-def companion(weight: Tensor) -> Companion:
-    """A fresh companion of a weight."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
-    squares = torch.zeros((), dtype=dtype, device=weight.device).expand(weight.shape).detach().requires_grad_()
-    return Companion(squares, torch.zeros(2, dtype=dtype, device=weight.device, requires_grad=True))
+    leaf = torch.zeros((), dtype=dtype, device=weight.device)
+    return leaf.expand(*weight.shape[:-2], weight.shape[-2] * weight.shape[-1] + 2).detach().requires_grad_()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -84,11 +76,9 @@ def _sum_and_squares(d: Tensor, x: Tensor, dtype: torch.dtype, kind: Squares) ->
 
 class _LinearWithSquares(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, squares: Tensor, tally: Tensor, kind: Squares
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, into: Tensor, kind: Squares) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.kind, ctx.dtype, ctx.tally_dtype = kind, squares.dtype, tally.dtype
+        ctx.kind, ctx.dtype = kind, into.dtype
         return linear(x, weight, bias)
 
     @staticmethod
@@ -111,14 +101,15 @@ class _LinearWithSquares(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_bias = d4.sum((1, 2)).view(weight.shape[:-1]).to(weight.dtype)
         # A mean over N examples put 1/N into d; undoing it here keeps passes of different sizes comparable.
-        squares = squares.view(weight.shape) * examples**2
-        # (examples, 1) without a copy from the host, which would not fit into a captured graph.
-        tally = examples + torch.arange(2, dtype=ctx.tally_dtype, device=d.device) * (1 - examples)
-        return grad_x, grad_weight, grad_bias, squares, tally, None
+        squares = squares.view(*weight.shape[:-2], -1) * examples**2
+        # (N, 1) made on the device: a copy from the host would not fit into a captured graph.
+        tally = examples + torch.arange(2, dtype=ctx.dtype, device=d.device) * (1 - examples)
+        filled = torch.cat([squares, tally.expand(*squares.shape[:-1], 2)], dim=-1)
+        return grad_x, grad_weight, grad_bias, filled, None
 
 
 def linear_with_squares(
-    x: Tensor, weight: Tensor, bias: Tensor | None, into: Companion, kind: Squares = "exact"
+    x: Tensor, weight: Tensor, bias: Tensor | None, into: Tensor, kind: Squares = "exact"
 ) -> Tensor:
     """`linear`, whose backward also adds this pass's squared per-example gradients to a companion.
 
@@ -126,7 +117,7 @@ def linear_with_squares(
         x: ``[*R, N, ..., in]``.
         weight: the weight as used, ``[*R, out, in]``.
         bias: ``[*R, out]`` or None.
-        into: the companion; see there for what its gradients mean.
+        into: the companion; see there for what its gradient holds.
         kind: ``exact``, or the approximation ``expand``.
     """
     device = x.device.type
@@ -135,4 +126,4 @@ def linear_with_squares(
         dtype = torch.get_autocast_dtype(device)
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    return _LinearWithSquares.apply(x, weight, bias, into.squares, into.tally, kind)
+    return _LinearWithSquares.apply(x, weight, bias, into, kind)

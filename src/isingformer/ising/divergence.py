@@ -38,5 +38,5 @@ def kl_masks(drop: Tensor, prior: Tensor) -> Tensor:
 
     q log q + (1 - q) log(1 - q) - q log p - (1 - q) log(1 - p), with log p = logsigmoid(prior).
     """
-    entropy = torch.special.xlogy(drop, drop) + torch.special.xlog1py(1 - drop, -drop)
-    return entropy - drop * F.logsigmoid(prior) - (1 - drop) * F.logsigmoid(-prior)
+    # - q log p - (1 - q) log(1 - p) = softplus(prior) - q prior
+    return F.softplus(prior) - drop * prior - torch.special.entr(drop) - torch.special.entr(1 - drop)

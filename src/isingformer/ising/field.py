@@ -36,8 +36,8 @@ def prior_field(neighbours: Tensor, *, delta: float | Tensor, coupling: float, c
         coupling: weight of the neighbours' term; the paper has 2.
         centred: subtract delta from `neighbours`, so that a network without evidence rests at q = delta.
     """
-    pull = neighbours - delta if centred else neighbours
-    return coupling * pull + logit(delta)
+    rest = logit(delta) - coupling * delta if centred else logit(delta)
+    return neighbours * coupling + rest
 
 
 def evidence(mean: Tensor, curvature: Tensor, *, examples: float, kind: Evidence = "obd") -> Tensor:

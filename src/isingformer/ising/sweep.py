@@ -76,9 +76,10 @@ def outgoing(mean: Tensor, drop: Tensor) -> tuple[Tensor, Tensor]:
 
 def dropped_share(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Sum m^2 q / sum m^2 over all readers of each node, ``[..., nodes]``; 0 where nothing is read, never NaN."""
-    dropped = torch.stack([part[0] for part in parts]).sum(0)
-    total = torch.stack([part[1] for part in parts]).sum(0)
-    return torch.where(total > 0, dropped / total.where(total > 0, torch.ones_like(total)), torch.zeros_like(total))
+    (dropped, total), *others = parts
+    for more_dropped, more_total in others:
+        dropped, total = dropped + more_dropped, total + more_total
+    return dropped / total.clamp_min(torch.finfo(total.dtype).tiny)  # where the total is 0, so is what was dropped
 
 
 def _by_head(share: Tensor, head_size: int) -> Tensor:

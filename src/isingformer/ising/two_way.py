@@ -55,7 +55,7 @@ def upward(
         for reading in readings:
             reached = _to_columns(reading, over[name])
             total = torch.stack([strength[r][..., reading.columns] for r in reading.readers]).sum(0)
-            scale = torch.where(total > 0, reached / total.where(total > 0, torch.ones_like(total)), 0.0)
+            scale = torch.where(total > 0, reached / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
             for reader in reading.readers:
                 columns = means[reader][..., reading.columns]
                 term[reader][..., reading.columns] -= coupling * columns.square() * scale.unsqueeze(-2)

@@ -6,6 +6,7 @@ is a number that is computed when q changes.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -64,9 +65,10 @@ def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
     """
     total = []
     for part in parts.posteriors.values():
-        weights = kl_weights(torch.zeros((), dtype=part.drop.dtype), part.drop, **_widths(method, part.drop))
-        value = weights + kl_masks(part.drop, part.prior) if masks else weights
-        total.append(value.sum((-2, -1)))
+        # kl_weights is linear in q: the layer's sum needs q's sum alone.
+        weights, mean_q = math.prod(part.drop.shape[-2:]), part.drop.mean((-2, -1))
+        value = weights * kl_weights(torch.zeros_like(mean_q), mean_q, **_widths(method, part.drop))
+        total.append(value + kl_masks(part.drop, part.prior).sum((-2, -1)) if masks else value)
     return torch.stack(total).sum(0)
 
 

@@ -135,13 +135,16 @@ class IsingRule(Rule):
         (self.reached if factors else self.unscaled).update(filled)
         if not filled:
             return
-        self._collect()
+        self.average.follow(next(iter(self.parts.posteriors.values())).drop)
+        gradients = [None if part.companion is None else part.companion.grad for part in self.parts.posteriors.values()]
+        for part in self.parts.posteriors.values():
+            if part.companion is not None:
+                part.companion.grad = None
         if not factors:
-            self.average.drop_pending()
             return
         self.passes += 1
         factor = torch.stack(factors).mean(0)
-        finite = self.average.take_in(factor, terms)
+        finite = self.average.take_in(gradients, factor, terms)
         # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
         # step, so there it is the next refresh that notices.
         if finite.device.type == "cpu" and bool((~finite & (factor <= 1)).any()):
@@ -150,22 +153,9 @@ class IsingRule(Rule):
                 "optimiser's step and clear the gradients; then look at the learning rate, the inputs and the loss"
             )
 
-    def _collect(self) -> None:
-        """Gather the companions' gradients in `average.pending`; where it can, the next pass writes there itself."""
-        self._follow()
-        for name, part in self.parts.posteriors.items():
-            if part.companion is None:
-                continue
-            homes = self.average.layer(self.average.pending, name), self.average.tally[self.average.numbers[name]]
-            for leaf, home in zip(part.companion, homes, strict=True):
-                if leaf.grad is None or leaf.grad.data_ptr() != home.data_ptr():
-                    if leaf.grad is not None:
-                        home.add_(leaf.grad)
-                    leaf.grad = home if home.is_contiguous() else None
-
     def step(self, step: int, targets: Tensor | None) -> bool:
         """Measure where it is time to, fold and sweep where a refresh is due."""
-        self._follow()
+        self.average.follow(next(iter(self.parts.posteriors.values())).drop)
         if self.rides and self._watching(step):
             self._check_kl_was_there()
         refresh = self.spec.refresh
@@ -240,9 +230,9 @@ class IsingRule(Rule):
             self.parts.means(), _Pull(self), topology.wiring,
             delta=spec.delta, coupling=spec.coupling, centred=spec.centred,
         )  # fmt: skip
-        for name, part in self.parts.posteriors.items():
-            part.drop.copy_(found.drop[name])
-            part.prior.copy_(found.prior[name])
+        parts = self.parts.posteriors
+        torch._foreach_copy_([part.drop for part in parts.values()], [found.drop[name] for name in parts])
+        torch._foreach_copy_([part.prior for part in parts.values()], [found.prior[name] for name in parts])
 
     def tensors(self) -> dict[str, Tensor]:
         """The running mean of curvature and the examples seen."""
@@ -251,10 +241,6 @@ class IsingRule(Rule):
     def curvature(self) -> dict[str, Tensor]:
         """H by layer as the next sweep would use it."""
         return {name: self.average.value(name).clone() for name in self.parts.posteriors}
-
-    def _follow(self) -> None:
-        """Move to the device and type that q has moved to with the model."""
-        self.average.follow(next(iter(self.parts.posteriors.values())).drop)
 
     def stop(self) -> None:
         """Forget the last batch."""

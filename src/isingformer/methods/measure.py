@@ -95,12 +95,11 @@ def _mc_fisher(
         outputs = outputs_of()
         loss = mean_nll(outputs, likelihood.sample(outputs.detach())).sum()
         companions = {name: part.companion for name, part in parts.items() if part.companion is not None}
-        wanted = [companion.squares for companion in companions.values()]
-        sums = torch.autograd.grad(loss, wanted, allow_unused=True)
+        filled = torch.autograd.grad(loss, list(companions.values()), allow_unused=True, materialize_grads=True)
     # The companions undo a mean over examples; the loss was one over terms.
     scale = (terms[0] / outputs.shape[replica_axes]) ** 2 / terms[0]
     h = {
-        name: torch.zeros_like(companion.squares) if total is None else total * scale
-        for (name, companion), total in zip(companions.items(), sums, strict=True)
+        name: scale * sums[..., :-2].unflatten(-1, parts[name].drop.shape[-2:])
+        for name, sums in zip(companions, filled, strict=True)
     }
     return h, terms[0]

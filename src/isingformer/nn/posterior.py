@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.linear import Companion, Squares, companion, linear, linear_with_squares
+from ..curvature.linear import Squares, companion, linear, linear_with_squares
 from .local import SMALLEST_VARIANCE, local_noise
 from .noise import KeyedNoise, Noise
 
@@ -64,7 +64,7 @@ class Posterior(nn.Module):
         self.layer = layer
         self.tied = tied
         self.forced: Sampling | None = None  # how to draw whatever the mode
-        self.companion: Companion | None = None  # where training passes leave their squared gradients
+        self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
         self._heard: int | None = None
         self.measuring = True  # whether training passes use the companion
@@ -126,9 +126,9 @@ class Posterior(nn.Module):
     def on_filled(self, call: Callable[[], None]) -> None:
         """Call this in every backward pass that has filled the companion; asking again for the same one is nothing."""
         # A deep copy or a move makes a new companion, without the hook: its identity says so.
-        if self.companion is not None and self._heard != id(self.companion.tally):
-            self.companion.tally.register_post_accumulate_grad_hook(lambda _: call())
-            self._heard = id(self.companion.tally)
+        if self.companion is not None and self._heard != id(self.companion):
+            self.companion.register_post_accumulate_grad_hook(lambda _: call())
+            self._heard = id(self.companion)
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""
