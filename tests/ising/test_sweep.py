@@ -13,7 +13,6 @@ from isingformer.topology import find_topology
 
 DOUBLE = torch.float64
 SHAPE = {"depth": 2, "width": 4, "heads": 2, "mlp": 5}
-NOBODY = 0.0  # the neighbours' term of a node that nothing reads
 
 
 def randn(*shape, seed=0):
@@ -68,7 +67,7 @@ def by_the_table(means, pull, *, delta, coupling, centred, depth, width, heads, 
                 field += float(pull[name][row, column]) + math.log(delta / (1 - delta))
                 q[name][row].append(1 / (1 + math.exp(-field)))
 
-    settle("head", lambda row: NOBODY)
+    settle("head", lambda row: delta if centred else 0.0)
     for i in reversed(range(depth)):
         block, after = f"blocks.{i}.", "head" if i == depth - 1 else f"blocks.{i + 1}.attn.qkv"
         settle(block + "mlp.fc2", lambda row, after=after: read_by(after, row))
@@ -124,11 +123,9 @@ def test_prior_is_the_field_without_evidence():
 
 @pytest.mark.parametrize("coupling", [0.0, 1.0, 2.0, 10.0])
 @pytest.mark.parametrize("delta", [0.05, 0.3, 0.9])
-def test_centred_layers_without_evidence_rest_at_delta_once_their_readers_do(delta, coupling):
+def test_centred_network_without_evidence_rests_at_delta(delta, coupling):
     means, wiring = vit()
-    pull = nothing(means)
-    pull["head"] += coupling * (delta - NOBODY)  # puts the head, which nothing reads, at delta
-    for q in sweep(means, pull, wiring, delta=delta, coupling=coupling).drop.values():
+    for q in sweep(means, nothing(means), wiring, delta=delta, coupling=coupling).drop.values():
         torch.testing.assert_close(q, torch.full_like(q, delta))
 
 

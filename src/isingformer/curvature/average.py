@@ -62,10 +62,9 @@ class CurvatureAverage:
         Returns:
             Whether a replica's squares were all finite, ``[*R]``; those of the others are left out.
         """
-        empty = [self.sums.new_zeros(()).expand(self.sums[..., span].shape) for span in self.spans.values()]
-        fresh = torch.cat(
-            [blank if g is None else g for g, blank in zip(filled, empty, strict=True)], dim=-1
-        )  # [*R, W]
+        spans = self.spans.values()
+        parts = [torch.zeros_like(self.sums[..., at]) if g is None else g for g, at in zip(filled, spans, strict=True)]
+        fresh = torch.cat(parts, dim=-1)  # [*R, W]
         examples, passes = fresh[..., self.ends - 2], fresh[..., self.ends - 1]  # [*R, L]
         if terms is not None:
             ratio = terms * passes / examples.clamp_min(1)

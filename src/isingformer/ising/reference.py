@@ -15,20 +15,24 @@ from torch import Tensor
 
 from .divergence import kl_masks
 from .field import prior_field
-from .sweep import Wiring, backward_order, neighbours, outgoing
+from .sweep import Wiring, backward_order, neighbours, outgoing, unread_share
 
 
-def _share_of_node(means: Mapping[str, Tensor], drop: Mapping[str, Tensor], readers: tuple[str, ...], c: int) -> float:
+def _share_of_node(
+    means: Mapping[str, Tensor], drop: Mapping[str, Tensor], readers: tuple[str, ...], column: int, unread: float
+) -> float:
     dropped = total = 0.0
     for reader in readers:
         for row in range(means[reader].shape[0]):
-            strength = float(means[reader][row, c]) ** 2
-            dropped += strength * float(drop[reader][row, c])
+            strength = float(means[reader][row, column]) ** 2
+            dropped += strength * float(drop[reader][row, column])
             total += strength
-    return dropped / total if total > 0 else 0.0
+    return dropped / total if total > 0 else unread
 
 
-def _term_of_row(means: Mapping[str, Tensor], drop: Mapping[str, Tensor], wiring: Wiring, name: str, row: int) -> float:
+def _term_of_row(
+    means: Mapping[str, Tensor], drop: Mapping[str, Tensor], wiring: Wiring, name: str, row: int, unread: float
+) -> float:
     for reading in wiring[name]:
         rows = range(means[name].shape[0])[reading.rows]
         if row not in rows:
@@ -36,11 +40,11 @@ def _term_of_row(means: Mapping[str, Tensor], drop: Mapping[str, Tensor], wiring
         columns = range(means[reading.readers[0]].shape[1])[reading.columns]
         place = rows.index(row)
         if reading.head_size is None:
-            return _share_of_node(means, drop, reading.readers, columns[place])
+            return _share_of_node(means, drop, reading.readers, columns[place], unread)
         first = place // reading.head_size * reading.head_size
         head = columns[first : first + reading.head_size]
-        return sum(_share_of_node(means, drop, reading.readers, c) for c in head) / len(head)
-    return 0.0
+        return sum(_share_of_node(means, drop, reading.readers, c, unread) for c in head) / len(head)
+    return unread
 
 
 def sweep_by_loops(
@@ -58,7 +62,7 @@ def sweep_by_loops(
         out, inputs = means[name].shape
         drop[name] = torch.empty_like(means[name])
         for row in range(out):
-            term = _term_of_row(means, drop, wiring, name, row)
+            term = _term_of_row(means, drop, wiring, name, row, delta if centred else 0.0)
             base = coupling * (term - delta if centred else term) + math.log(delta / (1 - delta))
             for column in range(inputs):
                 drop[name][row, column] = 1 / (1 + math.exp(-(base + float(pull[name][row, column]))))
@@ -79,7 +83,7 @@ def bound(
     columns = {name: outgoing(means[name], drop[name]) for name in means}
     total = torch.zeros((), dtype=next(iter(means.values())).dtype)
     for name in means:
-        share = neighbours(wiring[name], columns, means[name])
+        share = neighbours(wiring[name], columns, means[name], unread_share(delta, centred=centred))
         prior = prior_field(share, delta=delta, coupling=coupling, centred=centred)
         total = total + (kl_masks(drop[name], prior) - pull[name] * drop[name]).sum()
     return total

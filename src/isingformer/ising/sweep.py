@@ -74,12 +74,19 @@ def outgoing(mean: Tensor, drop: Tensor) -> tuple[Tensor, Tensor]:
     return (strength * drop).sum(-2), strength.sum(-2)
 
 
-def dropped_share(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Sum m^2 q / sum m^2 over all readers of each node, ``[..., nodes]``; 0 where nothing is read, never NaN."""
+def dropped_share(parts: list[tuple[Tensor, Tensor]], unread: float | Tensor) -> Tensor:
+    """sum m^2 q / sum m^2 over all readers of each node, ``[..., nodes]``; `unread` where that is 0 / 0."""
     (dropped, total), *others = parts
     for more_dropped, more_total in others:
         dropped, total = dropped + more_dropped, total + more_total
-    return dropped / total.clamp_min(torch.finfo(total.dtype).tiny)  # where the total is 0, so is what was dropped
+    return torch.where(total > 0, dropped / total.clamp_min(torch.finfo(total.dtype).tiny), unread)
+
+
+def unread_share(delta: float | Tensor, *, centred: bool) -> float | Tensor:
+    """The neighbours' term of a node that nothing reads, at which it adds nothing to the field."""
+    if not centred:
+        return 0.0
+    return delta.squeeze(-1) if isinstance(delta, Tensor) else delta
 
 
 def _by_head(share: Tensor, head_size: int) -> Tensor:
@@ -89,18 +96,24 @@ def _by_head(share: Tensor, head_size: int) -> Tensor:
     )
 
 
-def neighbours(readings: tuple[Reading, ...], columns: Mapping[str, tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
-    """The neighbours' term of every node a layer writes, ``[..., out, 1]``: 0 for rows that nothing reads.
+def neighbours(
+    readings: tuple[Reading, ...],
+    columns: Mapping[str, tuple[Tensor, Tensor]],
+    like: Tensor,
+    unread: float | Tensor = 0.0,
+) -> Tensor:
+    """The neighbours' term of every node a layer writes, ``[..., out, 1]``.
 
     Args:
         readings: who reads the layer.
         columns: for each reader, its `outgoing` sums.
         like: the layer's mean, for shape and type.
+        unread: the term of rows that nothing reads, see `unread_share`.
     """
-    term = like.new_zeros(like.shape[:-1])
+    term = like.new_zeros(like.shape[:-1]) + unread
     for reading in readings:
         at = reading.columns
-        share = dropped_share([(columns[r][0][..., at], columns[r][1][..., at]) for r in reading.readers])
+        share = dropped_share([(columns[r][0][..., at], columns[r][1][..., at]) for r in reading.readers], unread)
         term[..., reading.rows] = share if reading.head_size is None else _by_head(share, reading.head_size)
     return term.unsqueeze(-1)
 
@@ -126,15 +139,15 @@ def sweep(
         coupling: weight of the neighbours' term.
         centred: see `prior_field`.
     """
+    unread = unread_share(delta, centred=centred)
     columns: dict[str, tuple[Tensor, Tensor]] = {}
     drop: dict[str, Tensor] = {}
     prior: dict[str, Tensor] = {}
     read = {reader for readings in wiring.values() for reading in readings for reader in reading.readers}
     for name in backward_order(wiring):
         mean = means[name]
-        prior[name] = prior_field(
-            neighbours(wiring[name], columns, mean), delta=delta, coupling=coupling, centred=centred
-        )
+        share = neighbours(wiring[name], columns, mean, unread)
+        prior[name] = prior_field(share, delta=delta, coupling=coupling, centred=centred)
         drop[name] = torch.sigmoid(prior[name] + pull[name])
         if name in read:
             columns[name] = outgoing(mean, drop[name])
