@@ -36,7 +36,8 @@ class Ising(Method):
             attach). None: 5% where `attach` knows `steps`, else 0.
         refresh: sweep q every so many steps; ``"epoch"``: once every N training examples.
         average: what the running mean of h keeps at a refresh.
-        measure_every: measure h on every so many steps. None: every step for riders, every tenth for extra passes.
+        measure_every: measure h on every so many steps. None: every second for riders, every tenth for extra passes
+            (and at least once a refresh).
         weight_noise, slab, spike: s, s2, s1 times sqrt(fan_in); see `Method`.
         centred: rest at q = delta without evidence (our default); False is the field as printed.
         spike_slab: the field also gets the slab-minus-spike difference, so that a weight must earn its keep twice.

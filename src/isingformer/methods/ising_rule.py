@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .ising import Ising
 
 RIDERS = ("fisher", "expand")
+RIDER_EVERY = 2
 EXTRA_PASS_EVERY = 10
 
 
@@ -65,7 +66,8 @@ class IsingRule(Rule):
         self.average = CurvatureAverage(parts.drops(), spec.average)
         self.rides = spec.evidence != "none" and spec.curvature in RIDERS
         self.extra = spec.evidence != "none" and not self.rides
-        self.every = spec.measure_every or (1 if self.rides else EXTRA_PASS_EVERY)
+        usual = RIDER_EVERY if self.rides else EXTRA_PASS_EVERY
+        self.every = spec.measure_every or (usual if spec.refresh == "epoch" else min(usual, int(spec.refresh)))
         self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
         self.reached: set[str] = set()  # layers that this step's backward passes reached with kl() in the loss
         self.unscaled: set[str] = set()  # and without it
@@ -196,7 +198,7 @@ class IsingRule(Rule):
                 f"no finite gradient in the last {passes} backward passes: the loss is NaN or infinite; q is as it "
                 "was. Look at the learning rate, the inputs and the loss"
             )
-        if self.rides and self.every == 1 and not passes:
+        if self.rides and not passes and isinstance(self.spec.refresh, int) and self.every <= self.spec.refresh:
             raise RuntimeError(
                 "no backward pass in training mode reached the masked layers since the last refresh, so there is no "
                 "curvature to sweep with; call model.train() and loss.backward() before method.step()"
