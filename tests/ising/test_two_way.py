@@ -121,10 +121,7 @@ def test_weights_of_zero_are_never_nan():
 
 def test_no_stationary_point_in_reach_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setattr("isingformer.ising.two_way.ITERATIONS", 1)
-    means, pull, wiring = plain_stack(64, 4, 3)
-    with pytest.raises(
-        ArithmeticError, match=r"after 1 rounds with coupling 2.0; use a smaller coupling or two_way=False"
-    ):
-        stationary_sweep(
-            means, {name: 0.01 * p for name, p in pull.items()}, wiring, delta=0.5, coupling=2.0, centred=False
-        )
+    means, _, wiring = plain_stack(8, 2, 2)
+    ones, equal = ({name: torch.full_like(m, value) for name, m in means.items()} for value in (1.0, -1.0))
+    with pytest.raises(ArithmeticError, match=r"coupling 20\.0; use a smaller coupling or two_way=False"):
+        stationary_sweep(ones, equal, wiring, delta=0.5, coupling=20.0, centred=False)
