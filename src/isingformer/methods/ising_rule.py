@@ -71,7 +71,8 @@ class IsingRule(Rule):
         self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
         self.reached: set[str] = set()  # layers that this step's backward passes reached with kl() in the loss
         self.unscaled: set[str] = set()  # and without it
-        self.passes = 0  # backward passes taken in since the last refresh
+        self.watched = 0  # steps since the last refresh that were to be measured
+        self.passes = 0  # and backward passes that were
         self._filled: set[str] = set()  # layers that the backward pass under way has measured
         self._factors: list[Tensor] = []  # and what its loss was multiplied by
         self._terms: float | None = None
@@ -159,6 +160,7 @@ class IsingRule(Rule):
         """Measure where it is time to, fold and sweep where a refresh is due."""
         self.average.follow(next(iter(self.parts.posteriors.values())).drop)
         if self.rides and self._watching(step):
+            self.watched += 1
             self._check_kl_was_there()
         refresh = self.spec.refresh
         due = int(self.seen) >= self.examples if refresh == "epoch" else (step - self.warmup) % int(refresh) == 0
@@ -191,14 +193,14 @@ class IsingRule(Rule):
             )
 
     def _fold(self) -> None:
-        passes, self.passes = self.passes, 0
+        passes, watched, self.passes, self.watched = self.passes, self.watched, 0, 0
         news = self.average.fold()
         if passes and not news:
             raise FloatingPointError(
                 f"no finite gradient in the last {passes} backward passes: the loss is NaN or infinite; q is as it "
                 "was. Look at the learning rate, the inputs and the loss"
             )
-        if self.rides and not passes and isinstance(self.spec.refresh, int) and self.every <= self.spec.refresh:
+        if watched and not passes:
             raise RuntimeError(
                 "no backward pass in training mode reached the masked layers since the last refresh, so there is no "
                 "curvature to sweep with; call model.train() and loss.backward() before method.step()"

@@ -1,0 +1,422 @@
+"""The Ising method: when q moves, what it becomes, its presets, Proposition 2 and its errors."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import isingformer as isf
+from frozen import freeze_noise, squared_gradients_one_by_one
+from isingformer.ising import evidence, sweep
+from isingformer.ising.reference import stationary_by_descent
+from isingformer.nn.masked import expected_network, posteriors
+
+
+def one_step(model, method, x, y, optimizer=None):
+    loss = F.cross_entropy(model(x), y) + method.kl()
+    loss.backward()
+    if optimizer is not None:
+        optimizer.step()
+    model.zero_grad()
+    method.step(targets=y)
+    return loss
+
+
+def all_q(method):
+    return torch.cat([q.flatten() for q in method.drop_probability().values()])
+
+
+def test_q_is_the_sweep_of_measured_curvature(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(
+        model, isf.Ising(delta=0.3, coupling=1.5, evidence_weight=4.0, refresh=1, warmup=0), examples=70
+    )
+    freeze_noise(model)
+    h = squared_gradients_one_by_one(model, lambda: F.cross_entropy(model(x), y, reduction="none"))
+    one_step(model, method, x, y)
+    means = {name: model.get_parameter(f"{name}.weight").detach() for name in h}
+    pull = {name: 4.0 * evidence(means[name], h[name], examples=70) for name in h}
+    wanted = sweep(means, pull, method.parts.topology.wiring, delta=0.3, coupling=1.5).drop
+    torch.testing.assert_close(method.drop_probability(), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_useful_weights_are_kept_and_idle_ones_dropped_more(tiny, batch):
+    model, (x, y) = tiny(), batch(6)
+    x[:, :, :2] = 0  # the upper half of every image says nothing
+    method = isf.attach(model, isf.Ising(delta=0.4, refresh=1, warmup=0, evidence_weight=100.0), examples=1000)
+    for _ in range(5):
+        one_step(model, method, x, y)
+    q = method.drop_probability()
+    assert float(all_q(method).mean()) < 0.4
+    assert min(float(values.min()) for values in q.values()) < 0.1
+
+
+def test_nothing_is_dropped_during_warm_up_and_q_moves_at_its_end(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(model, isf.Ising(delta=0.3, warmup=5, refresh=2), examples=10)
+    for step in range(1, 8):
+        one_step(model, method, x, y)
+        assert bool((all_q(method) > 0).all()) is (step >= 5)
+
+
+@pytest.mark.parametrize(
+    "warmup, steps, wanted", [(None, 200, 10), (None, None, 0), (0.25, 40, 10), (7, None, 7), (0.0, None, 0)]
+)
+def test_warm_up_as_a_share_or_a_number(warmup, steps, wanted):
+    assert isf.Ising(warmup=warmup).warmup_steps(steps) == wanted
+
+
+def test_q_moves_only_every_refresh_steps(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(model, isf.Ising(warmup=0, refresh=3), examples=10)
+    before, moved = all_q(method), []
+    for step in range(1, 10):
+        one_step(model, method, x, y)
+        if not torch.equal(all_q(method), before):
+            moved.append(step)
+        before = all_q(method)
+    assert moved == [3, 6, 9]
+
+
+def test_refresh_epoch_sweeps_once_every_n_examples(tiny, batch):
+    model, (x, y) = tiny(), batch(4)
+    method = isf.attach(model, isf.Ising(warmup=0, refresh="epoch"), examples=12)
+    before, moved = all_q(method), []
+    for step in range(1, 8):
+        one_step(model, method, x, y)
+        if not torch.equal(all_q(method), before):
+            moved.append(step)
+        before = all_q(method)
+    assert moved == [3, 6]
+
+
+def test_evidence_weight_and_kl_weight_are_one_number():
+    assert (isf.Ising().weight_of_evidence, isf.Ising().weight_of_kl) == (10.0, 0.1)
+    assert isf.Ising(evidence_weight=4.0).weight_of_kl == 0.25
+    assert isf.Ising(kl_weight=0.5).weight_of_evidence == 2.0
+    both = isf.Ising(evidence_weight=3.0, kl_weight=0.2)
+    assert (both.weight_of_evidence, both.weight_of_kl) == (3.0, 0.2)
+
+
+def test_presets_are_the_papers_values():
+    paper, obd = isf.Ising.paper(delta=0.5), isf.Ising.paper_obd(delta=0.5)
+    wanted = {
+        "delta": 0.5, "coupling": 2.0, "evidence_weight": 1.0, "kl_weight": 0.0, "curvature": "lm", "sampling": "mask",
+        "refresh": "epoch", "centred": False,
+    }  # fmt: skip
+    for preset in (paper, obd):
+        assert {name: getattr(preset, name) for name in wanted} == wanted
+    assert (paper.evidence, obd.evidence) == ("curvature", "obd")
+
+
+def test_the_papers_preset_backpropagates_the_nll_alone(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(model, isf.Ising.paper(delta=0.1), examples=10)
+    freeze_noise(model)
+    F.cross_entropy(model(x), y).backward()
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    (F.cross_entropy(model(x), y) + method.kl()).backward()
+    torch.testing.assert_close({name: p.grad for name, p in model.named_parameters()}, wanted, rtol=0, atol=0)
+
+
+def test_two_way_is_the_stationary_point_of_the_bound(batch):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
+    method = isf.attach(model, isf.Ising(delta=0.3, coupling=1.0, refresh=1, warmup=0, two_way=True), examples=40)
+    one_step(model, method, x, y)
+    means = {name: layer.weight.detach() for name, layer in method.parts.layers.items()}
+    pull = {name: 10.0 * evidence(means[name], h, examples=40) for name, h in method.curvature().items()}
+    wanted = stationary_by_descent(means, pull, method.parts.topology.wiring, delta=0.3, coupling=1.0)
+    torch.testing.assert_close(method.drop_probability(), wanted, rtol=0, atol=1e-5)
+
+
+def test_spike_slab_makes_large_idle_weights_pay(tiny):
+    small = isf.Ising(warmup=0, coupling=0.0, evidence="none", spike_slab=True, weight_noise=0.05, slab=1.0)
+    model = tiny()
+    method = isf.attach(model, small, examples=10)
+    q, m = method.drop_probability()["head"], model.head.weight.detach()
+    order = m.abs().flatten().argsort()
+    assert (q.flatten()[order].diff() >= 0).all() and float(q.min()) > 0.1
+
+
+class TestPropositionTwo:
+    """With q constant the method is dropconnect; with masks tied over a node's outgoing weights too, node dropout."""
+
+    flat = isf.Ising(delta=0.3, warmup=0, coupling=0.0, evidence="none")
+
+    @pytest.mark.parametrize("sampling", ["mask", "local"])
+    def test_ising_without_coupling_and_evidence_is_dropconnect(self, tiny, batch, sampling):
+        (x, y), results = batch(), []
+        for kind in (
+            isf.Ising(delta=0.3, warmup=0, coupling=0.0, evidence="none", sampling=sampling, kl_weight=0.0),
+            isf.DropConnect(p=0.3, sampling=sampling, kl_weight=0.0),
+        ):
+            model = tiny()
+            method = isf.attach(model, kind, examples=10)
+            optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+            torch.manual_seed(4)
+            passes = [model(x) for _ in range(3)]
+            for _ in range(5):
+                one_step(model, method, x, y, optimizer)
+            results.append((method.drop_probability(), torch.stack(passes), model.state_dict()))
+        torch.testing.assert_close(*(r[0] for r in results), rtol=1e-12, atol=1e-12)  # q = sigmoid(logit(delta))
+        assert torch.equal(results[0][1], results[1][1])
+        torch.testing.assert_close(*(r[2] for r in results), rtol=1e-9, atol=1e-12)
+
+    @pytest.mark.parametrize("sampling", ["mask", "local"])
+    def test_with_tied_masks_it_is_node_dropout(self, sampling):
+        torch.manual_seed(0)
+        stack = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).double()
+        x, results = torch.randn(5, 4, dtype=torch.float64), []
+        for kind in (
+            isf.Ising(delta=0.3, warmup=0, coupling=0.0, evidence="none", sampling=sampling),
+            isf.Dropout(p=0.3, sampling=sampling),
+        ):
+            model = copy.deepcopy(stack)
+            method = isf.attach(model, kind, examples=10)
+            for part in posteriors(model).values():
+                part.tied = True
+            torch.manual_seed(7)
+            results.append((method.drop_probability(), torch.stack([model(x) for _ in range(4)])))
+        torch.testing.assert_close(*(r[0] for r in results), rtol=1e-12, atol=1e-12)
+        assert torch.equal(results[0][1], results[1][1])
+
+    def test_tied_masks_equal_torchs_own_dropout_without_its_rescaling(self):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(50, 3).double()
+        x = torch.ones(2000, 50, dtype=torch.float64)
+        isf.attach(layer, isf.Dropout(p=0.3, weight_noise=0.0), examples=10)
+        ours = layer(x)
+        torchs = F.linear(F.dropout(x, 0.3) * 0.7, layer.weight, layer.bias)
+        torch.testing.assert_close(ours.mean(0), torchs.mean(0), rtol=0, atol=0.05)
+        torch.testing.assert_close(ours.std(0), torchs.std(0), rtol=0.1, atol=0)
+
+    def test_in_a_vit_dropout_sits_where_bayesformer_puts_it(self, tiny):
+        model = tiny()
+        q = isf.attach(model, isf.Dropout(p=0.3), examples=10).drop_probability()
+        inside = {name for name, drop in q.items() if (drop > 0).any()}
+        assert inside == {
+            f"blocks.{i}.{layer}" for i in (0, 1) for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+        }
+        torch.testing.assert_close(model.embedded.posterior.drop, torch.full((8,), 0.3, dtype=torch.float64))
+
+
+class TestExtraPassCurvature:
+    """`lm`, `mc-fisher` and `hutchinson` measure at the expected network."""
+
+    def settings(self, curvature):
+        return isf.Ising(delta=0.3, warmup=0, refresh=1, curvature=curvature, average=0.999)
+
+    def exact(self, model, x, y, kind):
+        from isingformer.curvature.reference import gauss_newton_diagonal, hessian_diagonal
+
+        with expected_network(model) as leaves:
+            if kind == "gauss-newton":
+                return gauss_newton_diagonal(lambda: model(x), leaves, "softmax")
+            return hessian_diagonal(lambda: F.cross_entropy(model(x), y), leaves)
+
+    @pytest.mark.parametrize("curvature, kind", [("mc-fisher", "gauss-newton"), ("hutchinson", "hessian")])
+    def test_converges_to_the_exact_diagonal(self, batch, curvature, kind):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+        x, y = torch.randn(12, 4, dtype=torch.float64), torch.randint(3, (12,))
+        method = isf.attach(model, self.settings(curvature), examples=10)
+        for part in method.parts.posteriors.values():
+            part.drop.fill_(0.4)
+        wanted = self.exact(model, x, y, kind)
+        method.rule.before_forward((x,), {})
+        for _ in range(3000):
+            method.rule._measure(y)
+        method.rule.average.fold()
+        error = {"mc-fisher": 0.1, "hutchinson": 0.3}[curvature]  # off-diagonals make hutchinson the noisier of the two
+        for name, h in method.curvature().items():
+            assert (h - wanted[name]).norm() < error * wanted[name].norm(), name
+
+    def test_lm_is_exact_for_the_last_layer(self, tiny, batch):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, self.settings("lm"), examples=10)
+        wanted = self.exact(model, x, y, "gauss-newton")["head"]
+        one_step(model, method, x, y)
+        torch.testing.assert_close(method.curvature()["head"], wanted, rtol=1e-9, atol=0)
+
+    @pytest.mark.parametrize("curvature", ["lm", "mc-fisher", "hutchinson"])
+    def test_leaves_gradients_modes_and_weights_alone(self, tiny, batch, curvature):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, self.settings(curvature), examples=10)
+        (F.cross_entropy(model(x), y) + method.kl()).backward()
+        before = {name: (p.detach().clone(), p.grad.clone()) for name, p in model.named_parameters()}
+        modes = [module.training for module in model.modules()]
+        method.step(targets=y)
+        assert modes == [module.training for module in model.modules()]
+        for name, p in model.named_parameters():
+            assert torch.equal(p, before[name][0]) and torch.equal(p.grad, before[name][1]), name
+
+    @pytest.mark.parametrize("curvature", ["lm", "mc-fisher", "hutchinson"])
+    def test_stacked_replicas_have_their_own(self, tiny, batch, curvature):
+        x, y = batch()
+        stacked = isf.stack([tiny(seed=0), tiny(seed=1)])
+        method = isf.attach(stacked, self.settings(curvature), examples=10)
+        loss = torch.stack([F.cross_entropy(logits, y) for logits in stacked(x)]) + method.kl()
+        loss.sum().backward()
+        method.step(targets=y)
+        h = method.curvature()["head"]
+        assert h.shape == (2, 3, 8) and not torch.allclose(h[0], h[1])
+
+    def test_hutchinson_asks_for_the_labels(self, tiny, batch):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, self.settings("hutchinson"), examples=10)
+        (F.cross_entropy(model(x), y) + method.kl()).backward()
+        with pytest.raises(ValueError, match=r"method.step\(targets=y\)"):
+            method.step()
+
+    def test_a_step_before_any_forward_says_what_is_missing(self, tiny):
+        method = isf.attach(tiny(), self.settings("lm"), examples=10)
+        with pytest.raises(RuntimeError, match=r"call model\(x\) before method.step"):
+            method.step()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "settings, message",
+        [
+            ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
+            ({"delta": 1.5}, r"delta must be in \(0, 1\), got 1.5"),
+            ({"delta": float("nan")}, "delta must be in"),
+            ({"coupling": -1.0}, "coupling must be zero or more, got -1.0"),
+            ({"evidence_weight": -2.0}, "evidence_weight must be zero or more, got -2.0"),
+            ({"kl_weight": -0.1}, "kl_weight must be zero or more, got -0.1"),
+            ({"evidence": "obs"}, "evidence must be 'obd', 'curvature' or 'none', got 'obs'"),
+            ({"curvature": "kfac"}, "curvature must be one of .*got 'kfac'"),
+            ({"sampling": "node"}, "sampling must be 'mask' or 'local', got 'node'"),
+            ({"warmup": 1.5}, "warmup must be a share below 1, or an int for a number of steps, got 1.5"),
+            ({"refresh": 0}, "refresh must be a number of steps from 1 on, or 'epoch', got 0"),
+            ({"average": 1.0}, r"average must be in \[0, 1\), got 1.0"),
+            ({"weight_noise": -0.1}, "weight_noise must be zero or more, got -0.1"),
+            ({"weight_noise": 2.0}, "weight_noise must be at most the slab, 1.0, got 2.0"),
+            ({"slab": 0.0}, "slab must be more than zero, got 0.0"),
+            ({"spike_slab": True, "weight_noise": 0.0}, "needs a spike width"),
+        ],
+    )
+    def test_settings(self, settings, message):
+        with pytest.raises(ValueError, match=message):
+            isf.Ising(**settings)
+
+    @pytest.mark.parametrize("method", [isf.DropConnect, isf.Dropout])
+    @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+    def test_rates(self, method, p):
+        with pytest.raises(ValueError, match=r"p must be in \[0, 1\)"):
+            method(p=p)
+
+    def test_positional_settings_are_refused(self):
+        with pytest.raises(TypeError):
+            isf.Ising(0.1)
+
+    @pytest.mark.parametrize(
+        "model, kwargs, message",
+        [
+            (torch.nn.ReLU(), {"examples": 10}, "ReLU has no linear layer to mask"),
+            (
+                torch.nn.Linear(2, 2),
+                {"examples": 0},
+                "examples must be the number of training examples, above 0, got 0",
+            ),
+            (torch.nn.Linear(2, 2), {"examples": float("nan")}, "examples must be"),
+            (torch.nn.Linear(2, 2), {"examples": 5, "steps": 0}, "steps must be the number of training steps"),
+            (torch.nn.Linear(2, 2), {"examples": 5, "likelihood": "poisson"}, "poisson"),
+            (torch.nn.Linear(2, 2), {"examples": 5, "seeds": [1, 2]}, r"seeds must be one int, got \[1, 2\]"),
+        ],
+    )
+    def test_attach(self, model, kwargs, message):
+        kind = type(model)
+        with pytest.raises(ValueError, match=message):
+            isf.attach(model, isf.Ising(), **kwargs)
+        assert type(model) is kind and not hasattr(model, "posterior")
+
+    def test_a_share_of_unknown_steps(self, tiny):
+        model = tiny()
+        with pytest.raises(ValueError, match=r"warmup=0.1 is a share of the steps: tell attach how many with steps="):
+            isf.attach(model, isf.Ising(warmup=0.1), examples=10)
+        assert type(model.head) is torch.nn.Linear
+
+    def test_attaching_twice(self, tiny):
+        model = tiny()
+        isf.attach(model, isf.Ising(), examples=10)
+        with pytest.raises(ValueError, match=r"already carries a method; call its detach\(\) first"):
+            isf.attach(model, isf.DropConnect(), examples=10)
+
+    def test_a_class_instead_of_a_method(self, tiny):
+        with pytest.raises(TypeError, match="expected a method such as"):
+            isf.attach(tiny(), isf.Ising, examples=10)
+
+    def test_a_failure_while_attaching_leaves_the_model_as_it_was(self, tiny, batch, monkeypatch):
+        model, (x, _) = tiny(), batch()
+        before = model(x)
+        monkeypatch.setattr("isingformer.methods.ising_rule.IsingRule.begin", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            isf.attach(model, isf.Ising(), examples=10)
+        assert type(model.head) is torch.nn.Linear and torch.equal(model(x), before)
+
+    def test_a_nan_loss_stops_before_the_optimiser_and_leaves_q(self, tiny, batch):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, isf.Ising(warmup=0, refresh=1), examples=10)
+        one_step(model, method, x, y)
+        weights, state = copy.deepcopy(model.state_dict()), method.state_dict()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with pytest.raises(FloatingPointError, match="NaN or infinite; this batch was left out and q is as it was"):
+            (F.cross_entropy(model(x * float("nan")), y) + method.kl()).backward()
+            optimizer.step()
+        for name, tensor in method.state_dict().items():
+            assert torch.equal(tensor, state[name]), name
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, weights[name]), name
+        model.zero_grad()
+        one_step(model, method, x, y)  # and training can go on
+
+    def test_infinite_gradients_for_a_whole_refresh_under_a_loss_scaler(self, tiny, batch):
+        model, (x, y) = tiny(torch.float32), batch(dtype=torch.float32)
+        method = isf.attach(model, isf.Ising(warmup=0, refresh=2, measure_every=1), examples=10)
+        with pytest.raises(FloatingPointError, match="no finite gradient in the last 2 backward passes"):
+            for _ in range(2):
+                ((F.cross_entropy(model(x), y) + method.kl()) * 1e38 * 1e38).backward()
+                method.step()
+
+    def test_a_loss_without_kl(self, tiny, batch):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, isf.Ising(warmup=0, refresh=1), examples=10)
+        method.kl()
+        F.cross_entropy(model(x), y).backward()
+        with pytest.raises(RuntimeError, match=r"without method.kl\(\) in the loss"):
+            method.step()
+
+    def test_kl_in_a_backward_of_its_own(self, tiny, batch):
+        model, (x, y) = tiny(), batch()
+        method = isf.attach(model, isf.Ising(warmup=0, refresh=1), examples=10)
+        divergence = method.kl()
+        F.cross_entropy(model(x), y).backward()
+        divergence.backward()
+        with pytest.raises(RuntimeError, match=r"without method.kl\(\) in the loss"):
+            method.step()
+
+    def test_steps_without_training(self, tiny):
+        method = isf.attach(tiny(), isf.Ising(warmup=0, refresh=1), examples=10)
+        with pytest.raises(RuntimeError, match="no backward pass in training mode reached the masked layers"):
+            method.step()
+
+    def test_a_state_of_another_model(self, tiny):
+        method = isf.attach(tiny(), isf.Ising(), examples=10)
+        before = method.state_dict()
+        other = isf.attach(tiny(mlp=16), isf.Ising(), examples=10).state_dict()
+        with pytest.raises(ValueError, match="this state is not of ViT with ising"):
+            method.load_state_dict(other)
+        with pytest.raises(ValueError, match="this state is not of ViT with ising"):
+            method.load_state_dict(isf.attach(tiny(), isf.DropConnect(), examples=10).state_dict())
+        for name, tensor in method.state_dict().items():
+            assert torch.equal(tensor, before[name])
+
+    def test_detach_with_an_unknown_kind_of_weights(self, tiny):
+        method = isf.attach(tiny(), isf.Ising(), examples=10)
+        with pytest.raises(ValueError, match="weights must be 'mean', 'expected' or 'probable', got 'median'"):
+            method.detach(weights="median")
