@@ -92,7 +92,9 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     index = _read_index(path)
     tensors = {kind: _read_tensors(path / name) for kind, name in index["files"].items()}
     about = index["model"]
-    built = ViT(**about["config"]) if model is None and about["config"] is not None else model
+    built = model
+    if built is None and about["config"] is not None:
+        built = ViT(**about["config"]).to(tensors["model"]["head.weight"].dtype)
     if built is None:
         raise ValueError(
             f"load: {path} holds a {about['class']}, which only you can build; pass a fresh one: "
