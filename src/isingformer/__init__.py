@@ -1,7 +1,19 @@
 """isingformer: one posterior over masks for any transformer."""
 
 from ._version import __version__
-from .methods import Attached, DropConnect, Dropout, Ising, Method, WeightPosterior, attach, load, sampled, save
+from .methods import (
+    Attached,
+    DropConnect,
+    Dropout,
+    Ising,
+    Method,
+    WeightPosterior,
+    attach,
+    attached_to,
+    load,
+    sampled,
+    save,
+)
 from .nn import ViT, clip_grad_norm_, stack, unstack
 from .predict import Prediction, predict
 
@@ -16,6 +28,7 @@ __all__ = [
     "WeightPosterior",
     "__version__",
     "attach",
+    "attached_to",
     "clip_grad_norm_",
     "load",
     "predict",

@@ -420,3 +420,33 @@ class TestErrors:
         method = isf.attach(tiny(), isf.Ising(), examples=10)
         with pytest.raises(ValueError, match="weights must be 'mean', 'expected' or 'probable', got 'median'"):
             method.detach(weights="median")
+
+
+def test_kl_does_not_jump_when_the_warm_up_ends_without_evidence(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(model, isf.Ising(delta=0.3, warmup=1, refresh=1, evidence="none", kl_weight=1.0), examples=1)
+    weights = sum(q.numel() for q in method.drop_probability().values())
+    with torch.no_grad():
+        at_zero = method.kl()
+        for part in method.parts.posteriors.values():
+            part.prior.fill_(-1e9)  # a prior that is sure of q = 0 costs nothing
+        method._constant = None
+        without_masks = method.kl()
+    torch.testing.assert_close(at_zero - without_masks, -weights * torch.tensor(0.7, dtype=torch.float64).log())
+
+
+def test_the_fused_encoder_layer_does_not_compute_around_its_masks():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    x = torch.randn(3, 5, 8)
+    readers = {"linear1": ["linear2"]}
+    method = isf.attach(layer, isf.DropConnect(p=0.5, weight_noise=0.0), examples=10, readers=readers)
+    layer.eval()
+    with torch.no_grad():
+        fused, honest = layer(x), None
+    honest = layer(x).detach()
+    torch.testing.assert_close(fused, honest)
+    with torch.no_grad(), isf.sampled(layer):
+        assert not torch.equal(layer(x), layer(x))
+    method.detach()
+    assert layer.activation_relu_or_gelu == 1

@@ -94,8 +94,7 @@ def stationary_sweep(
 
     Steps from logit q towards the field, shorter where the field is stiff, from the one-way sweep (or from `start`).
     field - logit q is minus the bound's gradient in q, so a short enough step lowers the bound: one that does not is
-    taken back and halved. Each replica
-        goes its own way. Raises where a replica does not settle.
+    taken back and halved. Each replica goes its own way. Raises where one does not settle.
     """
     order = backward_order(wiring)
     held = {name: pull[name] for name in order}

@@ -38,6 +38,11 @@ class Attached:
         self._constant: Tensor | None = None
         self._hook: Any = None
         self.rule.begin()
+        # Their fused path would read the weights past the posterior; without this mark they do not take it.
+        self._fused = [layer for layer in parts.model.modules() if isinstance(layer, nn.TransformerEncoderLayer)]
+        self._fused_marks = [layer.activation_relu_or_gelu for layer in self._fused]
+        for layer in self._fused:
+            layer.activation_relu_or_gelu = 0
         self._watches = isinstance(self.rule, IsingRule) and self.rule.watches_forward
         if isinstance(noise, KeyedNoise) or self._watches:
             self._hook = parts.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
@@ -142,6 +147,8 @@ class Attached:
                 for parameter in self.parts.topology.embeddings[name]:
                     self.model.get_parameter(parameter).mul_(1 - float(mask.drop.mean()))
             take_off(self.model.get_submodule(name))
+        for fused, mark in zip(self._fused, self._fused_marks, strict=True):
+            fused.activation_relu_or_gelu = mark
         if self._hook is not None:
             self._hook.remove()
         self.rule.stop()

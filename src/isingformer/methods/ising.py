@@ -84,7 +84,7 @@ class Ising(Method):
         """The paper as printed: its field, coupling 2, evidence -N h by its recursion, a refresh an epoch, NLL only."""
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="curvature", curvature="lm",
-            sampling="mask", refresh="epoch", centred=False,
+            sampling="mask", refresh="epoch", average=0.0, centred=False,
         )  # fmt: skip
 
     @classmethod
@@ -92,7 +92,7 @@ class Ising(Method):
         """`paper` with the evidence of Optimal Brain Damage, -N h m^2 / 2, whose derivation the paper follows."""
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="obd", curvature="lm",
-            sampling="mask", refresh="epoch", centred=False,
+            sampling="mask", refresh="epoch", average=0.0, centred=False,
         )  # fmt: skip
 
     @property

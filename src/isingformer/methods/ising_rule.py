@@ -90,8 +90,10 @@ class IsingRule(Rule):
 
     def begin(self) -> None:
         """During a warm-up nothing is dropped; without one q starts where it rests without evidence."""
-        if self.warmup == 0:
-            self.sweep()
+        self.sweep()
+        if self.warmup:
+            for part in self.parts.posteriors.values():
+                part.drop.zero_()
 
     @torch.compiler.disable
     def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -243,7 +245,7 @@ class IsingRule(Rule):
         return {**self.average.tensors(), "examples_seen": self.seen}
 
     def curvature(self) -> dict[str, Tensor]:
-        """H by layer as the next sweep would use it."""
+        """h by layer as the next sweep would use it."""
         return {name: self.average.value(name).clone() for name in self.parts.posteriors}
 
     def stop(self) -> None:

@@ -32,11 +32,11 @@ class Parts:
     likelihood: Likelihood
 
     def mean(self, name: str) -> Tensor:
-        """M of a layer, ``[*R, out, in]``, detached."""
+        """m of a layer, ``[*R, out, in]``, detached."""
         return weight_of(self.layers[name]).detach()
 
     def means(self) -> dict[str, Tensor]:
-        """M of every layer, at least in q's precision."""
+        """m of every layer, at least in q's precision."""
         return {name: self.mean(name).to(part.drop.dtype) for name, part in self.posteriors.items()}
 
     def drops(self) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ class Method(ABC):
             raise ValueError(f"{type(self).__name__}: {what} must be {expected}, got {value!r}")
 
     def noise_sd(self, fan_in: int) -> float:
-        """S of a layer."""
+        """s of a layer."""
         return self.weight_noise / math.sqrt(fan_in)
 
     def slab_sd(self, fan_in: int) -> float:

@@ -81,7 +81,7 @@ class Posterior(nn.Module):
         return self._local_by_node(x, weight, bias) if self.tied else self._local(x, weight, bias)
 
     def expected(self, weight: Tensor) -> Tensor:
-        """M (1 - q)."""
+        """m (1 - q)."""
         return weight * (1 - self.drop).to(weight.dtype)
 
     def draw(self, weight: Tensor) -> Tensor:
