@@ -70,8 +70,12 @@ def main():
     torch.manual_seed(args.seed)
     (x, y), (test_x, test_y) = digits(args.seed)
     batch = 64
+    steps = args.epochs * (len(x) // batch)
     model = isf.ViT(image_size=8, channels=1, patch=2, width=64, depth=4, heads=4, mlp=128, classes=10)
-    method = isf.attach(model, isf.Ising(delta=args.delta), examples=len(x), steps=args.epochs * (len(x) // batch))
+    try:
+        method = isf.attach(model, isf.Ising(delta=args.delta), examples=len(x), steps=steps)
+    except ValueError as error:
+        parser.error(str(error))
     train(model, method, x, y, args.epochs, batch)
 
     p = isf.predict(model, test_x, samples=50)

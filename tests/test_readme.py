@@ -1,0 +1,63 @@
+"""What the README shows works, and its numbers are those of the results."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_snippet_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names = {}
+    exec(compile(snippet, "README.md", "exec"), names)
+    assert names["p"].probs.shape == (8, 10) and not hasattr(names["plain"].head, "posterior")
+    assert (tmp_path / "saved" / "isingformer.json").exists()
+
+
+ROWS = {
+    "results/step-h200-graph.json": ("ising, mask",),
+    "results/step-h200.json": ("ising, mask",),
+    "results/step-cpu.json": ("ising, mask", "ising, local"),
+}
+
+
+def test_the_costs_are_those_of_the_results():
+    table = README.split("<!-- costs:begin -->")[1].split("<!-- costs:end -->")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    wanted = [(file, step) for file, steps in ROWS.items() for step in steps]
+    assert len(cells) == len(wanted)
+    for (_, time, memory, source), (file, step) in zip(cells, wanted, strict=True):
+        assert source == f"`{file}`"
+        (row,) = (row for row in json.loads((ROOT / file).read_text())["rows"] if row["step"] == step)
+        assert time == f"{row['time / plain']:.2f}"
+        assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(((?!https?:)[^)]+)\)", README))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
+
+
+@pytest.mark.slow
+def test_the_demo_runs_and_says_how_sure_it_is():
+    done = subprocess.run(
+        [sys.executable, "examples/digits.py", "--epochs", "3"], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"360 test images: accuracy ([\d.]+)", done.stdout)
+    assert found and float(found[1]) > 0.5
+    assert "epistemic" in done.stdout
+
+
+@pytest.mark.parametrize("wrong", [["--delta", "1.5"], ["--epochs", "none"]])
+def test_the_demo_refuses_wrong_input_in_one_line(wrong):
+    done = subprocess.run([sys.executable, "examples/digits.py", *wrong], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and done.stderr.strip().splitlines()[-1].startswith("digits.py: error:")
