@@ -48,7 +48,7 @@ def test_links_lead_somewhere(link):
 @pytest.mark.slow
 def test_the_demo_runs_and_says_how_sure_it_is():
     done = subprocess.run(
-        [sys.executable, "examples/digits.py", "--epochs", "3"], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [sys.executable, "examples/digits.py", "--epochs", "6"], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     found = re.search(r"360 test images: accuracy ([\d.]+)", done.stdout)
