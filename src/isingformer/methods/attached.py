@@ -184,6 +184,7 @@ class Attached:
             tensor.copy_(state[name])
         self.steps = int(state["steps"])
         self._constant = None
+        self.rule.resume(self.steps)
 
     def _check_attached(self, what: str) -> None:
         if not self.attached:

@@ -182,8 +182,12 @@ class IsingRule(Rule):
         return step % self.every == 0
 
     def _watch_next(self, step: int) -> None:
+        on = self.rides and self._watching(step)
         for part in self.parts.posteriors.values():
-            part.measuring = self.rides and self._watching(step)
+            if part.measuring is not on:  # setting a module's attribute is not free
+                part.measuring = on
+            if part.companion is not None:
+                part.companion.grad = None  # what passes without kl() may have left
 
     def _check_kl_was_there(self) -> None:
         missed = self.unscaled - self.reached
@@ -204,8 +208,8 @@ class IsingRule(Rule):
             )
         if watched and not passes:
             raise RuntimeError(
-                "no backward pass in training mode reached the masked layers since the last refresh, so there is no "
-                "curvature to sweep with; call model.train() and loss.backward() before method.step()"
+                "since the last refresh no backward pass with method.kl() in its loss reached the masked layers in "
+                "training mode, so there is no curvature to sweep with; train on mean loss + method.kl()"
             )
 
     def _measure(self, targets: Tensor | None) -> None:
@@ -239,6 +243,10 @@ class IsingRule(Rule):
         parts = self.parts.posteriors
         torch._foreach_copy_([part.drop for part in parts.values()], [found.drop[name] for name in parts])
         torch._foreach_copy_([part.prior for part in parts.values()], [found.prior[name] for name in parts])
+
+    def resume(self, step: int) -> None:
+        """Go on after training step number `step`."""
+        self._watch_next(step + 1)
 
     def tensors(self) -> dict[str, Tensor]:
         """The running mean of curvature and the examples seen."""

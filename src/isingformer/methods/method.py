@@ -65,6 +65,9 @@ class Rule(ABC):
         """The rule's own state as live tensors."""
         return {}
 
+    def resume(self, step: int) -> None:  # noqa: B027
+        """The state of training step number `step` has been restored."""
+
     def stop(self) -> None:  # noqa: B027
         """The model is being detached."""
 
