@@ -40,6 +40,11 @@ def test_the_costs_are_those_of_the_results():
         assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
 
 
+def test_what_the_demo_is_said_to_print_was_printed():
+    (block,) = re.findall(r"```\n(360 test images.*?)```", README, re.DOTALL)
+    assert set(block.strip("\n").splitlines()) <= set(json.loads((ROOT / "results/digits.json").read_text())["printed"])
+
+
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!https?:)[^)]+)\)", README))
 def test_links_lead_somewhere(link):
     assert (ROOT / link).exists()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..nn.masked import take_off, weight_of
 from ..nn.noise import KeyedNoise, Noise
 from .divergence import constant_divergence, slab_pull
-from .ising_rule import IsingRule
 from .method import Method, Parts
 from .weights import WeightPosterior
 
@@ -43,8 +42,7 @@ class Attached:
         self._fused_marks = [layer.activation_relu_or_gelu for layer in self._fused]
         for layer in self._fused:
             layer.activation_relu_or_gelu = 0
-        self._watches = isinstance(self.rule, IsingRule) and self.rule.watches_forward
-        if isinstance(noise, KeyedNoise) or self._watches:
+        if isinstance(noise, KeyedNoise) or self.rule.watches_forward:
             self._hook = parts.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         setattr(parts.model, HANDLE, self)
 
@@ -58,7 +56,7 @@ class Attached:
         drawn = module.training or any(part.forced for part in parts)
         if drawn and isinstance(self.noise, KeyedNoise):
             self.noise.advance()
-        if self._watches and module.training and torch.is_grad_enabled() and isinstance(self.rule, IsingRule):
+        if self.rule.watches_forward and module.training and torch.is_grad_enabled():
             self.rule.before_forward(args, kwargs)
 
     @torch.compiler.disable
@@ -106,7 +104,7 @@ class Attached:
 
     def curvature(self) -> dict[str, Tensor]:
         """h of every masked layer by name, as the next sweep uses it; empty for methods that measure none."""
-        return self.rule.curvature() if isinstance(self.rule, IsingRule) else {}
+        return self.rule.curvature()
 
     def weight_posterior(self) -> dict[str, WeightPosterior]:
         """Mean, sd and credible interval of every weight, by layer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,12 +55,24 @@ class Rule(ABC):
     def begin(self) -> None:
         """Set q as it is before the first step."""
 
+    @property
+    def watches_forward(self) -> bool:
+        """Whether `before_forward` is to be called."""
+        return False
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # noqa: B027
+        """A training pass of the model begins, with these arguments."""
+
     def watch(self, probe: Tensor, terms: float | None) -> None:  # noqa: B027
         """A zero that enters the loss with kl(), ``[*R]``: its gradient is what the mean loss was multiplied by."""
 
     def step(self, step: int, targets: Tensor | None) -> bool:
         """Do what is due after training step number `step` (from 1); whether q changed."""
         return False
+
+    def curvature(self) -> dict[str, Tensor]:
+        """h by layer, where the rule measures it."""
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rule's own state as live tensors."""
