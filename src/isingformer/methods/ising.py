@@ -7,6 +7,7 @@ swept from the last layer to the first. `ising/field.py` has the terms, `ising_r
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -90,10 +91,7 @@ class Ising(Method):
     @classmethod
     def paper_obd(cls, delta: float = 0.1) -> Ising:
         """`paper` with the evidence of Optimal Brain Damage, -N h m^2 / 2, whose derivation the paper follows."""
-        return cls(
-            delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="obd", curvature="lm",
-            sampling="mask", refresh="epoch", average=0.0, centred=False,
-        )  # fmt: skip
+        return dataclasses.replace(cls.paper(delta), evidence="obd")
 
     @property
     def weight_of_kl(self) -> float:
