@@ -167,3 +167,27 @@ def test_detach_with_an_unknown_kind_of_weights(tiny):
     method = isf.attach(tiny(), isf.Ising(), examples=10)
     with pytest.raises(ValueError, match="weights must be 'mean', 'expected' or 'probable', got 'median'"):
         method.detach(weights="median")
+
+
+def test_kl_annealed_by_hand(tiny, batch):
+    model, (x, y) = tiny(), batch()
+    method = isf.attach(model, isf.Ising(warmup=0, refresh=1), examples=10)
+    with pytest.raises(RuntimeError, match=r"method.kl\(\) entered the loss with factor 0"):
+        (F.cross_entropy(model(x), y) + 0 * method.kl()).backward()
+
+
+@pytest.mark.parametrize("settings", [{"kl_weight": 0.0}, {"evidence_weight": 0.0}])
+def test_one_weight_of_zero_leaves_the_other_open(settings):
+    with pytest.raises(ValueError, match=r"=0 leaves .* = 1/0 open; give .* too"):
+        isf.Ising(**settings)
+
+
+def test_layers_that_share_a_weight_detach_only_by_their_mean():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    before = model[0].weight.detach().clone()
+    method = isf.attach(model, isf.DropConnect(p=0.5), examples=10)
+    with pytest.raises(ValueError, match="'0' and '2' share one weight but not one posterior"):
+        method.detach(weights="expected")
+    method.detach(weights="mean")
+    assert torch.equal(model[0].weight, before)

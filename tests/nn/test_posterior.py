@@ -102,3 +102,24 @@ def test_node_mask_drops_nodes_of_the_call_or_of_every_token():
         assert bool((out == out[0, 0]).all()) is alike
         assert set(out.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(mask.eval()(x), x * 0.6)
+
+
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_one_example_without_its_axis(sampling):
+    part, weight = layer(sampling=sampling, noise=FrozenNoise())
+    x = torch.randn(5, dtype=torch.float64)
+    assert torch.equal(part(x, weight, None), part(x[None], weight, None)[0])
+
+
+def test_node_mask_keeps_its_precision_in_a_narrow_model():
+    mask = NodeMask(torch.full((3,), 0.1), sampling="mask", noise=TorchNoise(), layer=0).bfloat16()
+    assert torch.equal(mask.drop, torch.full((3,), 0.1))
+
+
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_autocast_leaves_float64_alone(sampling):
+    part, weight = layer(sampling=sampling)
+    part.measure(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = part(torch.randn(2, 5, dtype=torch.float64), weight.requires_grad_(), None)
+    assert out.dtype == torch.float64

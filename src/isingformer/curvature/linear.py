@@ -121,7 +121,7 @@ def linear_with_squares(
         kind: ``exact``, or the approximation ``expand``.
     """
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
         # Cast here, where autograd sees it, so that what backward multiplies has the types of the forward pass.
         dtype = torch.get_autocast_dtype(device)
         x, weight = x.to(dtype), weight.to(dtype)

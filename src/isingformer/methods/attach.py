@@ -40,8 +40,7 @@ def attach(
         examples: N, how many examples the training set has (terms of the likelihood: tokens, for a language model).
         steps: how many training steps are planned, for a warm-up given as a share.
         likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your
-            own.
-            Used by the extra-pass curvatures and by `predict`.
+            own. Used by the extra-pass curvatures and by `predict`.
         readers: who reads whom, for a model whose structure is not known; see `topology.py`.
         seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator; for a
             stacked model, seeds drawn from it.

@@ -64,18 +64,18 @@ class Attached:
         """(kl_weight / N) (KL_W + KL_xi), to be added to the mean loss: a scalar, or ``[R]`` for stacked replicas.
 
         It must be part of the loss even where its weight is 0: through it the method learns what the loss was
-        multiplied by (a loss scaler, an accumulation), which squared gradients cannot tell.
+        multiplied by (a loss scaler, an accumulation), which squared gradients cannot tell. So never multiply it by a
+        factor that the loss does not have; its weight is `kl_weight`.
 
         Args:
-            terms: over how many terms this batch's loss is a mean, where that is not the number of examples: the
-                number of
-                tokens for a language model, say, with `examples` given in tokens too.
+            terms: over how many terms this batch's loss is a mean, where that is not the number of examples: tokens
+                for a language model, say, with `examples` given in tokens too.
         """
         self._check_attached("kl()")
         first = next(iter(self.parts.posteriors.values())).drop
         weight = self.method.weight_of_kl / self.examples
         if weight:
-            if self._constant is None or self._constant.device != first.device:
+            if self._constant is None or (self._constant.device, self._constant.dtype) != (first.device, first.dtype):
                 masks = self.rule.has_mask_prior
                 self._constant = constant_divergence(self.parts, self.method, masks=masks)
             value = weight * (slab_pull(self.parts, self.method) + self._constant)
@@ -133,6 +133,14 @@ class Attached:
         self._check_attached("detach()")
         if weights not in ("mean", "expected", "probable"):
             raise ValueError(f"detach: weights must be 'mean', 'expected' or 'probable', got {weights!r}")
+        owners: dict[int, str] = {}
+        for name, layer in self.parts.layers.items():
+            first = owners.setdefault(id(weight_of(layer)), name)
+            if weights != "mean" and first != name:
+                raise ValueError(
+                    f"detach: {first!r} and {name!r} share one weight but not one posterior, so it cannot hold both "
+                    f"their {weights} values; detach with weights='mean'"
+                )
         for name, layer in self.parts.layers.items():
             q = self.parts.posteriors[name].drop
             if weights == "expected":

@@ -32,7 +32,7 @@ class Ising(Method):
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
         sampling: how training passes are drawn: ``local``, fresh for every example and token, or ``mask``, one draw a
-            batch. Prediction always draws masks.
+            batch. `predict` draws masks unless asked otherwise.
         warmup: with nothing dropped, a number of steps (int) or a share of them (float below 1, needs `steps` at
             attach). None: 5% where `attach` knows `steps`, else 0.
         refresh: sweep q every so many steps; ``"epoch"``: once every N training examples.
@@ -77,6 +77,9 @@ class Ising(Method):
         check("refresh", self.refresh, every, "a number of steps from 1 on, or 'epoch'")
         check("average", self.average, 0 <= self.average < 1, "in [0, 1)")
         check("measure_every", self.measure_every, self.measure_every is None or self.measure_every >= 1, "1 or more")
+        for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
+            if getattr(self, one) == 0 and getattr(self, other) is None and self.evidence != "none":
+                raise ValueError(f"Ising: {one}=0 leaves {other} = 1/0 open; give {other} too")
         if self.spike_slab and not (self.spike or self.weight_noise):
             raise ValueError("Ising: spike_slab with weight_noise=0 needs a spike width; give spike, for example 0.01")
 

@@ -1,7 +1,7 @@
 """When curvature is taken in and when q is swept, for an attached `Ising`.
 
-Every training backward (or, for the extra-pass estimators, every so many steps) adds to a running mean of h. Every
-`refresh` steps the mean is brought up to date and, once the warm-up is over, q is swept.
+Every so many steps (`measure_every`) the backward pass, or an extra one, adds to a running mean of h. Every `refresh`
+steps the mean is brought up to date and, once the warm-up is over, q is swept.
 """
 
 from __future__ import annotations
@@ -152,6 +152,11 @@ class IsingRule(Rule):
         finite = self.average.take_in(gradients, factor, terms)
         # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
         # step, so there it is the next refresh that notices.
+        if finite.device.type == "cpu" and bool((factor == 0).any()):
+            raise RuntimeError(
+                "method.kl() entered the loss with factor 0, so the loss's scale is unknown and this batch was left "
+                "out; multiply kl() by nothing that the loss is not multiplied by, and set its weight with kl_weight"
+            )
         if finite.device.type == "cpu" and bool((~finite & (factor <= 1)).any()):
             raise FloatingPointError(
                 "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the "

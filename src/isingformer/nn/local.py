@@ -50,7 +50,7 @@ def local_noise(x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
         eps: standard normal noise, ``[*R, N, ..., out]``.
     """
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device)
         x, variance = x.to(dtype), variance.to(dtype)
     return _LocalNoise.apply(x, variance, eps)

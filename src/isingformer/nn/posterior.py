@@ -22,6 +22,12 @@ from .noise import KeyedNoise, Noise
 Sampling = Literal["mask", "local"]
 
 
+def _moved(q: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """q after `model.to(...)`: at least float32 even under half() or bfloat16(): a probability of 1e-4 must survive."""
+    new = fn(q)
+    return new if new.dtype in (torch.float32, torch.float64) else q.to(new.device)
+
+
 class Posterior(nn.Module):
     """The posterior of one weight: its drop probability q, its noise s, and how a pass uses them.
 
@@ -73,6 +79,8 @@ class Posterior(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b, ``[*R, N, ..., out]``."""
+        if x.dim() < self.drop.dim():  # one example without its axis, which nn.Linear takes too
+            return self.forward(x.unsqueeze(-2), weight, bias).squeeze(-2)
         how = self.forced or (self.sampling if self.training else "expected")
         if how == "expected":
             return self._product(x, self.expected(weight) if self.stand_in is None else self.stand_in, bias)
@@ -135,12 +143,8 @@ class Posterior(nn.Module):
         return self.noise_sd > 0 or bool(((self.drop > 0) & (self.drop < 1)).any())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
-        # q keeps at least float32 under model.half() or .bfloat16(): a probability of 1e-4 must survive.
         for name in ("drop", "prior"):
-            old: Tensor = getattr(self, name)
-            new = fn(old)
-            wide = new.dtype in (torch.float32, torch.float64)
-            self._buffers[name] = new if wide else old.to(new.device)
+            self._buffers[name] = _moved(getattr(self, name), fn)
         if self.companion is not None:
             self.companion = companion(self.drop)
         if isinstance(self.noise, KeyedNoise):
@@ -182,6 +186,12 @@ class NodeMask(nn.Module):
         if how == "expected":
             return x * (1 - q).to(x.dtype)
         return x * (self.noise.uniform(q.shape if how == "mask" else x.shape, q, self.layer) >= q)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NodeMask:
+        self._buffers["drop"] = _moved(self.drop, fn)
+        if isinstance(self.noise, KeyedNoise):
+            self.noise.to(fn)
+        return self
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""
