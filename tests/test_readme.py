@@ -45,6 +45,19 @@ def test_what_the_demo_is_said_to_print_was_printed():
     assert set(block.strip("\n").splitlines()) <= set(json.loads((ROOT / "results/digits.json").read_text())["printed"])
 
 
+def test_the_guides_costs_are_those_of_the_results():
+    guide = (ROOT / "docs/guide.md").read_text().split("## What it costs")[1].split("\n## ")[0]
+    rows = re.findall(
+        r"^\| (`mask`|`local`|dropout|curvature alone)[^|]*\| ([\d.]+) \|(?: ([\d.]+) \|)? `(results/\S+)`", guide, re.M
+    )
+    assert len(rows) == 8
+    for kind, time, memory, file in rows:
+        step = {"`mask`": "ising, mask", "`local`": "ising, local"}.get(kind, kind)
+        (row,) = (row for row in json.loads((ROOT / file).read_text())["rows"] if row["step"] == step)
+        assert time == f"{row['time / plain']:.2f}"
+        assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
+
+
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!https?:)[^)]+)\)", README))
 def test_links_lead_somewhere(link):
     assert (ROOT / link).exists()
