@@ -250,6 +250,11 @@ def test_kl_is_reported_without_gradients_too(tiny, method):
         assert handle.kl() == handle.kl().detach() and not handle.kl().requires_grad
 
 
+def test_the_handle_says_what_it_is(tiny, method):
+    text = repr(isf.attach(tiny(), method, examples=10))
+    assert text.startswith(f"<{method.name} on ViT: 10 layers, ") and text.endswith("step 0>")
+
+
 def test_a_detached_method_says_so(tiny, method):
     handle = isf.attach(tiny(), method, examples=10)
     handle.detach()

@@ -122,6 +122,14 @@ class Attached:
             "dropped": float(torch.stack([(q > 0.5).sum() for q in drops]).sum()) / total,
         }
 
+    def __repr__(self) -> str:
+        about, parts = self.summary(), self.parts.posteriors.values()
+        weights = sum(part.drop.numel() for part in parts)
+        return (
+            f"<{self.method.name} on {type(self.model).__name__}: {len(parts)} layers, {weights:,} weights, mean q "
+            f"{about['mean_q']:.3f}, {about['dropped']:.1%} more likely dropped than kept, step {self.steps}>"
+        )
+
     @torch.no_grad()
     def detach(self, weights: Weights = "mean") -> nn.Module:
         """Take the method off and return the model, plain as it came.
