@@ -58,28 +58,24 @@ def test_warm_up_as_a_share_or_a_number(warmup, steps, wanted):
     assert isf.Ising(warmup=warmup).warmup_steps(steps) == wanted
 
 
-def test_q_moves_only_every_refresh_steps(tiny, batch):
-    model, (x, y) = tiny(), batch()
-    method = isf.attach(model, isf.Ising(warmup=0, refresh=3), examples=10)
+@pytest.mark.parametrize(
+    "refresh, examples, wanted",
+    [
+        (3, 10, [3, 6, 9]),
+        ("epoch", 12, [3, 6, 9]),
+        ("epoch", 14, [4, 8]),
+    ],  # an epoch: whenever N examples went by, 4 a step
+)
+def test_q_moves_only_when_a_refresh_is_due(tiny, batch, refresh, examples, wanted):
+    model, (x, y) = tiny(), batch(4)
+    method = isf.attach(model, isf.Ising(warmup=0, refresh=refresh), examples=examples)
     before, moved = all_q(method), []
     for step in range(1, 10):
         one_step(model, method, x, y)
         if not torch.equal(all_q(method), before):
             moved.append(step)
         before = all_q(method)
-    assert moved == [3, 6, 9]
-
-
-def test_refresh_epoch_sweeps_once_every_n_examples(tiny, batch):
-    model, (x, y) = tiny(), batch(4)
-    method = isf.attach(model, isf.Ising(warmup=0, refresh="epoch"), examples=12)
-    before, moved = all_q(method), []
-    for step in range(1, 8):
-        one_step(model, method, x, y)
-        if not torch.equal(all_q(method), before):
-            moved.append(step)
-        before = all_q(method)
-    assert moved == [3, 6]
+    assert moved == wanted
 
 
 def test_evidence_weight_and_kl_weight_are_one_number():
