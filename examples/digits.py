@@ -6,11 +6,11 @@ Needs no network and no GPU: the 1,797 digits of 8 x 8 pixels come with scikit-l
 """
 
 import argparse
-import sys
 import time
 
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 
 import isingformer as isf
 
@@ -19,10 +19,6 @@ SHADES = " .:-=+*#%@"
 
 def digits(seed):
     """1,437 training and 360 test images, scaled by what the training images show."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        sys.exit("this example needs scikit-learn: pip install 'isingformer[digits]'")
     data = load_digits()
     x, y = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1), torch.tensor(data.target)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))

@@ -101,10 +101,10 @@ def test_a_save_that_fails_leaves_the_old_one_whole(tiny, batch, tmp_path, monke
     with torch.no_grad():
         model.head.weight.add_(1)
 
-    def full_disk(*args):
+    def full_disk(*args, **more):
         raise OSError(28, "No space left on device")
 
-    for target in ("isingformer.methods.storage.save_file", "isingformer.methods.storage.os.replace"):
+    for target in ("isingformer._files.save_file", "isingformer._files.os.replace"):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
             patch.setattr(target, full_disk)
             isf.save(model, tmp_path)
@@ -162,7 +162,7 @@ def test_what_cannot_be_loaded_says_why(tiny, batch, tmp_path):
     with pytest.raises(ValueError, match="is damaged"):
         isf.load(tmp_path)
     posterior.unlink()
-    with pytest.raises(FileNotFoundError, match="is missing; save the model again"):
+    with pytest.raises(FileNotFoundError, match="is missing; save it again"):
         isf.load(tmp_path)
     (tmp_path / INDEX).write_text(json.dumps({**index, "format": 99}))
     with pytest.raises(ValueError, match="has format 99, this version reads 1"):

@@ -6,6 +6,7 @@ from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
 from .method import Method
+from .plain import Plain
 from .storage import load, save
 from .weights import WeightPosterior
 
@@ -15,6 +16,7 @@ __all__ = [
     "Dropout",
     "Ising",
     "Method",
+    "Plain",
     "WeightPosterior",
     "attach",
     "attached_to",

@@ -7,7 +7,6 @@ the process dies, the folder is the old model or the new one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -16,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from .._files import make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import Gaussian
 from ..nn.vit import ViT
@@ -29,10 +27,11 @@ from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
 from .method import Method
+from .plain import Plain
 
 INDEX = "isingformer.json"
 FORMAT = 1
-_METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Ising, DropConnect, Dropout)}
+_METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Ising, DropConnect, Dropout, Plain)}
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -49,7 +48,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"save: {path} is a file; give a folder")
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     likelihood = method.parts.likelihood
     tag = secrets.token_hex(4)
     files = {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"}
@@ -69,9 +68,9 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     }
     fresh = [path / name for name in files.values()]
     try:
-        _write_tensors(fresh[0], model.state_dict())
-        _write_tensors(fresh[1], method.state_dict())
-        _write_text(path / INDEX, json.dumps(index, indent=2) + "\n")
+        write_tensors(fresh[0], model.state_dict())
+        write_tensors(fresh[1], method.state_dict())
+        write_json(path / INDEX, index)
     except BaseException:
         for file in fresh:
             file.unlink(missing_ok=True)
@@ -90,7 +89,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     """
     path = Path(folder)
     index = _read_index(path)
-    tensors = {kind: _read_tensors(path / name) for kind, name in index["files"].items()}
+    tensors = {kind: read_tensors(path / name)[0] for kind, name in index["files"].items()}
     about = index["model"]
     built = model
     if built is None and about["config"] is not None:
@@ -144,38 +143,3 @@ def _read_index(path: Path) -> dict[str, Any]:
             f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"
         )
     return index
-
-
-def _read_tensors(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"load: {file} is missing; save the model again") from None
-    except SafetensorError as error:
-        raise ValueError(f"load: {file} is damaged ({error}); save the model again") from None
-
-
-def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    # Tied weights share memory, which safetensors refuses: every entry gets its own.
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with _renamed(file) as temporary:
-        save_file(own, temporary)
-
-
-def _write_text(file: Path, text: str) -> None:
-    with _renamed(file) as temporary:
-        temporary.write_text(text)
-
-
-@contextlib.contextmanager
-def _renamed(file: Path) -> Any:
-    """A temporary name to write to, put in place only when the writing has succeeded and reached the disk."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

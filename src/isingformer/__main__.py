@@ -1,0 +1,7 @@
+"""`python -m isingformer` is the command `isingformer`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

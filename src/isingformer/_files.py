@@ -1,0 +1,98 @@
+"""Files that are whole or not there: written to a temporary name, brought to the disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+@contextlib.contextmanager
+def renamed(file: Path) -> Iterator[Path]:
+    """A temporary name to write to, put in place only when the writing has succeeded and reached the disk.
+
+    Whenever the process dies, `file` is what it was before or what was written, never a part. A failed write leaves no
+    temporary file and raises an OSError that names `file`.
+    """
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, file)
+        _sync_folder(file.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError | SafetensorError):
+            raise cannot_write(file, error) from error
+        raise
+
+
+def cannot_write(file: Path, error: Exception) -> OSError:
+    """The error of a write that failed, in one line that says what to do."""
+    why = getattr(error, "strerror", None) or str(error)
+    return OSError(f"cannot write {file}: {why}; nothing of it was left behind. Free some space, or choose a folder "
+                   "that can be written")  # fmt: skip
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename itself to the disk; on systems that cannot open folders there is nothing to do."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder that exists, made where it did not; one line that names the obstacle where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        blocker = next(path for path in (folder, *folder.parents) if path.exists())
+        raise NotADirectoryError(
+            f"cannot make the folder {folder}: {blocker} is a file; choose another folder, or move the file away"
+        ) from None
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder}: {error.strerror}; choose one that can be written") from error
+    return folder
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write text, whole or not at all."""
+    with renamed(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write plain values as JSON, whole or not at all."""
+    write_text(file, json.dumps(value, indent=2) + "\n")
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    """Write named tensors, and notes in the file's header, as safetensors, whole or not at all."""
+    # Tied weights share memory, which safetensors refuses: every entry gets its own.
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with renamed(file) as temporary:
+        save_file(own, temporary, metadata=dict(notes) if notes else None)
+
+
+def read_tensors(file: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The named tensors of a safetensors file and its notes."""
+    try:
+        with safe_open(file, framework="pt", device=str(device)) as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}, dict(stored.metadata() or {})  # noqa: SIM118
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file} is missing; save it again") from None
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is damaged ({error}); save it again") from None

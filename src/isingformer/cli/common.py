@@ -1,0 +1,43 @@
+"""What the commands share: a parser with one-line errors, data arguments, number types."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, NoReturn
+
+from ..data import Dataset, load_data
+
+DATA_HELP = "digits, mnist, fashion-mnist, cifar10, cifar100, a folder with one sub-folder a class, or an .npz"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one line and leave with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the named datasets are, and whether they may be downloaded."""
+    parser.add_argument("--data-dir", metavar="DIR", help="where the datasets are or go "
+                        "(default: $ISINGFORMER_DATA, else ~/.cache/isingformer)")  # fmt: skip
+    parser.add_argument("--offline", action="store_true", help="never download")
+
+
+def read_data(source: str, args: argparse.Namespace, *, resize: int | None = None) -> Dataset:
+    """A dataset as the arguments say, with a bar for what takes long."""
+    from .progress import transfers
+
+    with transfers() as bar:
+        return load_data(source, data_dir=args.data_dir, download=not args.offline, resize=resize, progress=bar)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,102 @@
+"""Score a run on test images: accuracy, likelihood, calibration, and whether its uncertainty knows its errors."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..metrics import Scores
+from ..train import Evaluation, Run, find_device
+from .common import DATA_HELP, add_data_arguments, print_json, read_data
+
+EXAMPLES = """examples:
+  isingformer evaluate runs/a
+  isingformer evaluate runs/a --temperature --json
+  isingformer evaluate runs/mnist --ood fashion-mnist --test-size 5000
+"""
+ROWS = (
+    ("accuracy", "accuracy"),
+    ("recall (one-vs-all, mean over classes)", "recall"),
+    ("precision", "precision"),
+    ("F1", "f1"),
+    ("false-positive rate", "false_positive_rate"),
+    ("NLL", "nll"),
+    ("Brier", "brier"),
+    ("ECE (top label, 15 bins)", "ece"),
+    ("entropy of right predictions (nats)", "entropy_right"),
+    ("entropy of wrong predictions", "entropy_wrong"),
+    ("mutual information of right predictions", "epistemic_right"),
+    ("mutual information of wrong predictions", "epistemic_wrong"),
+    ("AUROC of entropy for errors", "error_auroc"),
+    ("AUROC of mutual information for errors", "error_auroc_epistemic"),
+    ("area under risk-coverage, by entropy", "aurc"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `evaluate`."""
+    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument("--data", metavar="NAME|PATH", help=f"whose test images: {DATA_HELP} (those of the run)")
+    add_data_arguments(parser)
+    parser.add_argument("--samples", type=int, default=50, metavar="T", help="passes, each a network drawn anew (50)")
+    parser.add_argument("--test-size", type=int, metavar="N", help="a sample of N test images, the same for every run")
+    parser.add_argument("--temperature", action="store_true",
+                        help="fit a temperature on the run's validation images and score with it")  # fmt: skip
+    parser.add_argument(
+        "--ood", metavar="NAME|PATH", help="how well the uncertainty tells these data's test images apart"
+    )
+    parser.add_argument("--resize", action="store_true", help="fit other data to the size and colours the run reads")
+    parser.add_argument("--reliability", action="store_true", help="print the reliability table too")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn networks (0)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate."""
+    opened = Run(args.run, device=find_device(args.device))
+    found = opened.evaluate(
+        read_data(args.data, args) if args.data else None, samples=args.samples, test_size=args.test_size,
+        temperature=args.temperature, outside=read_data(args.ood, args) if args.ood else None, resize=args.resize,
+        seed=args.seed, data_dir=args.data_dir,
+    )  # fmt: skip
+    if args.json:
+        print_json({"run": str(opened.folder), **found.as_dict()})
+    else:
+        print(table(found))
+        if args.reliability:
+            print(reliability_table(found.scores))
+    return 0
+
+
+def table(found: Evaluation) -> str:
+    """The scores, one a line; beside them those before tempering, where a temperature was fitted."""
+    lines = [f"{found.images} test images of {found.data}, {found.samples} passes"]
+    if found.temperature is not None:
+        lines.append(f"temperature {found.temperature:.3f}, fitted on validation data; in brackets without it")
+    before = found.untempered.as_dict() if found.untempered is not None else None
+    now = found.scores.as_dict()
+    for label, key in ROWS:
+        line = f"  {label:<42} {number(now[key])}"
+        lines.append(line if before is None else f"{line}  ({number(before[key])})")
+    if found.outside is not None:
+        other = found.outside
+        lines.append(f"  against {other.images} images of {other.data}:")
+        lines.append(f"  {'AUROC of entropy':<42} {number(other.auroc_entropy)}")
+        lines.append(f"  {'AUROC of mutual information':<42} {number(other.auroc_epistemic)}")
+    return "\n".join(lines)
+
+
+def number(value: float | None) -> str:
+    """Four decimals; a dash where the score is not defined."""
+    return "     -" if value is None else f"{value:.4f}"
+
+
+def reliability_table(scores: Scores) -> str:
+    """Confidence against accuracy, a line a bin that holds anything."""
+    lines = ["", "  confidence      images  mean confidence  accuracy"]
+    for row in scores.reliability:
+        if row.count:
+            lines.append(
+                f"  {row.lower:.3f} to {row.upper:.3f} {row.count:7d}  {row.confidence:15.4f}  {row.accuracy:8.4f}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,162 @@
+"""A run is a folder: its settings, its history, its model; while it trains also a checkpoint.
+
+| file | what |
+| --- | --- |
+| run.json | data, method, recipe, network, versions, command; last of all, that it is finished |
+| history.csv | a line an epoch |
+| checkpoint.safetensors | while it trains: everything needed to go on |
+| isingformer.json, model-*, posterior-* | the trained model, as `load` reads it |
+| tensorboard/ | events, where TensorBoard is installed |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._files import make_folder, write_json, write_text
+from .._version import __version__
+
+FORMAT = 1
+SETTINGS = ("data", "method", "recipe")
+"""What two trainings must share to be one."""
+
+
+class RunFolder:
+    """The files of a run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.about = self.path / "run.json"
+        self.history = self.path / "history.csv"
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.tensorboard = self.path / "tensorboard"
+
+    def read(self) -> dict[str, Any]:
+        """What run.json says."""
+        if not self.about.is_file():
+            raise FileNotFoundError(
+                f"{self.path} is no run (run.json is missing); give a folder that `isingformer train --out` wrote"
+            )
+        try:
+            about: dict[str, Any] = json.loads(self.about.read_text(encoding="utf-8"))
+            found = about["format"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.about} is damaged ({error}); train again with --overwrite") from None
+        if found != FORMAT:
+            raise ValueError(
+                f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {about['isingformer']}"
+            )
+        return about
+
+    def begin(self, about: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any]:
+        """Write run.json of a new training, or find that the one here is the same and goes on.
+
+        Raises:
+            FileExistsError: the folder holds a training with other settings.
+        """
+        if self.about.is_file() and not overwrite:
+            there = self.read()
+            different = differences(there, about)
+            if different:
+                raise FileExistsError(
+                    f"{self.path} holds another training ({'; '.join(different)}); give another --out, or --overwrite "
+                    "to begin anew"
+                )
+            return there
+        self._clear()
+        whole = {"format": FORMAT, **versions(), **about, "finished": None}
+        write_json(self.about, whole)
+        return whole
+
+    def _clear(self) -> None:
+        """Remove what an earlier training left here, and nothing else; the checkpoint before what describes it."""
+        for pattern in (
+            "checkpoint.safetensors", "run.json", "history.csv", "isingformer.json", "model-*.safetensors",
+            "posterior-*.safetensors", "evaluation*.json",
+        ):  # fmt: skip
+            for file in self.path.glob(pattern):
+                file.unlink()
+        shutil.rmtree(self.tensorboard, ignore_errors=True)
+
+    def write_history(self, rows: list[dict[str, float]]) -> None:
+        """The epochs so far as a table."""
+        text = io.StringIO()
+        if rows:
+            table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+        write_text(self.history, text.getvalue())
+
+    def finish(self, about: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+        """Note how the training ended; the model must have been saved before. The checkpoint has served."""
+        whole = {**about, "finished": dict(outcome)}
+        write_json(self.about, whole)
+        self.checkpoint.unlink(missing_ok=True)
+        return whole
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process trains into this folder; temporary files of processes that died are removed."""
+        make_folder(self.path)
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(handle, self.path)
+            for stale in self.path.glob(".*.part"):
+                stale.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # a system without file locks: two trainings into one folder are then the user's to avoid
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(f"another process is training into {path}; wait for it, or give another --out") from None
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """In words, where two trainings' settings differ."""
+    found = []
+    for part in SETTINGS:
+        one, other = flat(there[part]), flat(json.loads(json.dumps(here[part])))
+        if part == "data":
+            one, other = ({"data": f"{d['name']} {d['fingerprint']}"} for d in (one, other))
+        for key in [*one, *(key for key in other if key not in one)]:
+            if one.get(key) != other.get(key):
+                found.append(f"{key} {one.get(key)} there, {other.get(key)} here")
+    return found
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested mapping as one level, by the innermost names."""
+    level: dict[str, Any] = {}
+    for key, value in nested.items():
+        level.update(flat(value) if isinstance(value, Mapping) else {key: value})
+    return level
+
+
+def versions() -> dict[str, Any]:
+    """What this run is made with."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "isingformer": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "hardware": gpu or f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
+    }

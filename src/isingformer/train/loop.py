@@ -1,0 +1,224 @@
+"""The training loop: AdamW, a cosine with a rise before it, clipping, validation, checkpoints.
+
+    loss = mean NLL of a batch + kl(),    on passes drawn from the posterior
+
+Random numbers: a step seeds torch's default generators from (seed, step) and the caller's states are put back at the
+end. So any step can be repeated, and a resumed training draws what an uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..curvature.likelihood import Likelihood
+from ..data import Images
+from ..methods import Attached
+from .batches import Batches, derived_seed, in_chunks
+from .checkpoint import Progress, read_checkpoint, restore, snapshot, write_checkpoint
+from .device import deterministic, precision
+from .recipe import Recipe, schedule
+
+
+class Diverged(ArithmeticError):
+    """The loss turned NaN or infinite."""
+
+
+class Watcher(Protocol):
+    """Who is told how a training goes: a progress bar, a log."""
+
+    def step(self, progress: Progress, figures: Callable[[], dict[str, float]]) -> None:
+        """A step is done. `figures` computes what there is to show, which costs something: not at every step."""
+
+    def epoch(self, progress: Progress, row: dict[str, float]) -> None:
+        """An epoch is complete; `row` is its line of the history."""
+
+
+@dataclass
+class Loop:
+    """One training, from wherever its checkpoint stands to its end.
+
+    Args:
+        method: on the model, both on their device.
+        batches: the training images.
+        validation: images that measure an epoch; may be empty.
+        recipe: the settings.
+        lr: the peak learning rate.
+        checkpoint: the file to write to, and to go on from where it exists; None: no file.
+        checkpoint_every: steps between checkpoints; None: once an epoch.
+        watcher: who is told.
+        stop: asked after every step; once it says True a checkpoint is written and the loop ends early.
+    """
+
+    method: Attached
+    batches: Batches
+    validation: Images
+    recipe: Recipe
+    lr: float
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+    watcher: Watcher | None = None
+    stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        """Build the optimiser; take up the checkpoint where there is one."""
+        self.model = self.method.model
+        self.device = next(self.model.parameters()).device
+        self.likelihood: Likelihood = self.method.parts.likelihood
+        self.steps = self.recipe.epochs * self.batches.per_epoch
+        self.optimizer = adamw(self.method, self.lr, self.recipe.weight_decay)
+        self.autocast = precision(self.recipe.precision, self.device)
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = {}
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self.progress, self.best = read_checkpoint(self.checkpoint, self.method, self.optimizer)
+        # Kept on the device: reading them at every step would make a GPU wait.
+        self.running = torch.tensor(self.progress.running, dtype=torch.float64, device=self.device)
+        self.first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.progress.stopped or self.progress.step >= self.steps
+
+    def run(self) -> bool:
+        """Train to the end, or until `stop` says so; whether the end was reached."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), deterministic(self.recipe.deterministic):
+            while not self.done:
+                started = time.perf_counter()
+                self._step()
+                progress = self.progress
+                if progress.step % self.batches.per_epoch == 0:
+                    self._end_of_epoch()
+                progress.seconds += time.perf_counter() - started
+                stopping = self.stop()
+                every = self.checkpoint_every or self.batches.per_epoch
+                if stopping or self.done or progress.step % every == 0:
+                    self._write()
+                if self.watcher is not None:
+                    self.watcher.step(progress, self.figures)
+                if stopping:
+                    break
+        if self.done and self.best:
+            restore(self.method, self.best)
+        return self.done
+
+    def _step(self) -> None:
+        step, optimizer, model = self.progress.step, self.optimizer, self.model
+        seed = derived_seed(self.recipe.seed, "noise", step)
+        self._seed_generators(seed)
+        rate = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        x, y = self.batches(step)
+        model.train()
+        try:
+            with self.autocast():
+                outputs = model(x)
+            nll = self.likelihood.nll(outputs.float(), y).mean()
+            loss = nll + self.method.kl()
+            self._notice_nan(loss, step)
+            loss.backward()
+            if self.recipe.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self.recipe.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.method.step(targets=y)
+        except FloatingPointError:  # the method's own check; on a GPU it comes some steps late
+            self._check_nan()
+            raise self._diverged(step) from None
+        self.progress.step += 1
+        with torch.no_grad():
+            right = self.likelihood.probabilities(outputs.float()).argmax(-1) == y
+            count = len(y)
+            self.running += torch.stack([nll.double() * count, right.sum(), torch.full_like(nll, count)])
+
+    def _seed_generators(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(seed)
+
+    def _notice_nan(self, loss: Tensor, step: int) -> None:
+        if self.device.type == "cpu":
+            if not bool(loss.isfinite()):
+                raise self._diverged(step)
+        else:
+            fresh = ~loss.detach().isfinite() & (self.first_bad < 0)
+            self.first_bad = torch.where(fresh, step, self.first_bad)
+
+    def _check_nan(self) -> None:
+        """Before anything is written or shown: what the GPU noted in the meantime."""
+        bad = int(self.first_bad)
+        if bad >= 0:
+            raise self._diverged(bad)
+
+    def _diverged(self, step: int) -> Diverged:
+        kept = "" if self.checkpoint is None or not self.checkpoint.exists() else "; the last checkpoint is whole"
+        seed, rate = derived_seed(self.recipe.seed, "noise", step), self.optimizer.param_groups[0]["lr"]
+        return Diverged(
+            f"the loss turned NaN or infinite at step {step + 1} of {self.steps} (batch seed {seed}, learning rate "
+            f"{rate:.3g}){kept}. Try a lower learning rate, a longer lr_warmup, stronger clipping, or float32"
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Loss, accuracy, mean q and share dropped, of the epoch under way."""
+        self._check_nan()
+        loss, right, images = self.running.tolist()
+        return {"loss": loss / max(1, images), "accuracy": right / max(1, images), **self.method.summary()}
+
+    def _end_of_epoch(self) -> None:
+        row = {"epoch": len(self.progress.history) + 1, "step": self.progress.step, **self.figures()}
+        row["lr"] = self.optimizer.param_groups[0]["lr"]
+        if len(self.validation):
+            row["validation_nll"], row["validation_accuracy"] = self.validate()
+        self.progress.history.append(row)
+        self.running.zero_()
+        if self.recipe.patience is not None:
+            self._look_for_best(row)
+        if self.watcher is not None:
+            self.watcher.epoch(self.progress, row)
+
+    def _look_for_best(self, row: dict[str, float]) -> None:
+        progress, nll = self.progress, row["validation_nll"]
+        if progress.best_nll is None or nll < progress.best_nll:
+            progress.best_nll, progress.best_epoch = nll, int(row["epoch"])
+            self.best = snapshot(self.method)
+        progress.stopped = row["epoch"] - progress.best_epoch >= (self.recipe.patience or 0)
+
+    @torch.no_grad()
+    def validate(self) -> tuple[float, float]:
+        """Mean NLL and accuracy of the expected network on the validation images."""
+        self.model.eval()
+        nll = torch.zeros((), dtype=torch.float64, device=self.device)
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        for x, y in in_chunks(self.validation, self.batches.mean, self.batches.sd, self.device):
+            with self.autocast():
+                outputs = self.model(x)
+            nll += self.likelihood.nll(outputs.float(), y).double().sum()
+            right += (self.likelihood.probabilities(outputs.float()).argmax(-1) == y).sum()
+        return float(nll) / len(self.validation), int(right) / len(self.validation)
+
+    def _write(self) -> None:
+        self._check_nan()
+        self.progress.running = self.running.tolist()
+        if self.checkpoint is not None:
+            write_checkpoint(self.checkpoint, self.progress, self.method, self.optimizer, self.best)
+
+
+def adamw(method: Attached, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW, with decay on the matrices of the linear layers and none on biases, norms, class token and positions."""
+    matrices = {f"{name}.weight" for name in method.parts.layers}
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for name, parameter in method.model.named_parameters():
+        groups[name in matrices].append(parameter)
+    return torch.optim.AdamW(
+        [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}], lr=lr
+    )

@@ -1,0 +1,248 @@
+"""A trained run, opened: questions about its test images, about other data, about image files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Dataset, Images, load_data, read_image, resized, split, subset
+from ..methods import load
+from ..metrics import Scores, ood_auroc, scores
+from ..predict import Prediction, fit_temperature, predict
+from .batches import standardised
+from .device import fitting_threads
+from .folder import RunFolder
+
+DEFAULT_SAMPLES = 50
+
+
+@dataclass(frozen=True)
+class Outside:
+    """How well a run's uncertainty tells its own test images from those of another dataset."""
+
+    data: str
+    images: int
+    auroc_entropy: float
+    auroc_epistemic: float
+    mean_entropy: float
+    """Of the other dataset's images, in nats."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run scores on test images."""
+
+    data: str
+    images: int
+    samples: int
+    """Passes."""
+    scores: Scores
+    """With the temperature, where one was fitted."""
+    temperature: float | None = None
+    untempered: Scores | None = None
+    """The scores before tempering."""
+    outside: Outside | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "data": self.data,
+            "images": self.images,
+            "samples": self.samples,
+            "scores": self.scores.as_dict(),
+            "temperature": self.temperature,
+            "untempered": None if self.untempered is None else self.untempered.as_dict(),
+            "outside": None if self.outside is None else vars(self.outside),
+        }
+
+
+class Run:
+    """A run's folder, its model and its data.
+
+    Args:
+        folder: what `train` wrote.
+        dataset: the data it was trained on, where they are at hand; else they are read again when needed.
+        device: where the model is to run; None: a GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        dataset: Dataset | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.about = RunFolder(folder).read()
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._dataset = dataset
+
+    def __repr__(self) -> str:
+        state = "trained" if self.finished else "unfinished"
+        return f"<run {self.folder}: {self.about['method']['name']} on {self.about['data']['name']}, {state}>"
+
+    @property
+    def finished(self) -> bool:
+        """Whether its training came to its end."""
+        return self.about["finished"] is not None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called."""
+        return tuple(self.about["data"]["classes"])
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model, its method attached, in eval mode."""
+        if not self.finished:
+            raise ValueError(f"{self.folder} is not finished; give its training command again, and it goes on")
+        return load(self.folder).to(self.device).eval()
+
+    def data(self, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+        """The data it was trained on, read again and compared with what they were.
+
+        Args:
+            data_dir: where they are now, if not where they were.
+        """
+        about = self.about["data"]
+        if self._dataset is None:
+            if about["origin"] is None:
+                raise ValueError(
+                    f"{self.folder} was trained on data made in Python, {about['name']!r}; give the data to evaluate on"
+                )
+            self._dataset = load_data(**{**about["origin"], **({"data_dir": data_dir} if data_dir else {})})
+        found = self._dataset.fingerprint()
+        if found != about["fingerprint"]:
+            raise ValueError(
+                f"the data {about['name']!r} have changed since {self.folder} was trained (checksum {found}, then "
+                f"{about['fingerprint']}); put them back, or name other data to evaluate on"
+            )
+        return self._dataset
+
+    def validation(self, data_dir: str | os.PathLike[str] | None = None) -> Images:
+        """The images that were held out of training."""
+        recipe = self.about["recipe"]
+        seed = recipe["seed"] if recipe["sample_seed"] is None else recipe["sample_seed"]
+        _, held_out = split(
+            self.data(data_dir).train, train=recipe["train_size"], validation=recipe["validation"],
+            stratified=recipe["stratified"], seed=seed,
+        )  # fmt: skip
+        return held_out
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Images ``[N, C, H, W]`` as the model reads them: standardised with the training sample's mean and sd."""
+        about = self.about["data"]
+        pixels = str(x.dtype).removeprefix("torch.")
+        if list(x.shape[1:]) != [about["channels"], *about["size"]] or pixels != about["pixels"]:
+            raise ValueError(
+                f"images are {pixels} {list(x.shape[1:])}; {self.folder} reads {about['pixels']} "
+                f"{[about['channels'], *about['size']]}; --resize (resize=True) converts sizes and colours"
+            )
+        return standardised(x.to(self.device), torch.tensor(about["mean"]), torch.tensor(about["sd"]))
+
+    def predict(
+        self, images: Tensor | Sequence[str | os.PathLike[str]], *, samples: int = DEFAULT_SAMPLES, seed: int = 0,
+        resize: bool = False,
+    ) -> Prediction:  # fmt: skip
+        """The predictive distribution for images.
+
+        Args:
+            images: pixels ``[N, C, H, W]`` as the training data had them, or image files.
+            samples: passes, each a network drawn anew.
+            seed: of the drawn networks.
+            resize: scale and crop files to the size that the model reads, and convert their colours. Done anyway where
+                the training images were resized.
+        """
+        if not isinstance(images, Tensor):
+            images = self._read(images, resize=resize)
+        generator = torch.Generator().manual_seed(seed)
+        with fitting_threads(self.about["network"], self.device):
+            return predict(self.model, self.inputs(images), samples=samples, generator=generator)
+
+    def _read(self, files: Sequence[str | os.PathLike[str]], *, resize: bool) -> Tensor:
+        about = self.about["data"]
+        if about["pixels"] != "uint8":
+            raise ValueError(
+                f"{self.folder} was trained on {about['pixels']} numbers, so it is unknown what an image file's pixels "
+                "would be among them; predict from Python with a tensor"
+            )
+        trained_so = bool((about["origin"] or {}).get("resize"))
+        height, width = about["size"]
+        read = [
+            read_image(Path(file), channels=about["channels"], size=(height, width), resize=resize or trained_so)
+            for file in files
+        ]
+        return torch.stack(read)
+
+    def evaluate(
+        self,
+        data: Dataset | None = None,
+        *,
+        samples: int = DEFAULT_SAMPLES,
+        test_size: int | None = None,
+        temperature: bool = False,
+        outside: Dataset | None = None,
+        resize: bool = False,
+        seed: int = 0,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> Evaluation:
+        """Score the run on test images.
+
+        Args:
+            data: whose test images; None: those of the data it was trained on.
+            samples: passes, each a network drawn anew, the same for all images.
+            test_size: score a sample of so many images, the same for every run (seed 0); None: all.
+            temperature: fit a temperature on the validation images and score with it.
+            outside: a dataset of other things: how well the uncertainty tells its test images from the run's own.
+            resize: scale and crop `data` and `outside` to the size that the model reads, and convert their colours.
+            seed: of the drawn networks.
+            data_dir: where the training data are now, if not where they were.
+        """
+        dataset = data or self.data(data_dir)
+        if len(dataset.classes) != len(self.classes):
+            raise ValueError(
+                f"{dataset.name} has {len(dataset.classes)} classes, {self.folder} knows {len(self.classes)}; evaluate "
+                "on data with the same classes, or use it as --ood (outside=) data"
+            )
+        ask = partial(self.predict, samples=samples, seed=seed)
+        test = self._fitting(dataset.test, test_size, resize=resize)
+        found = ask(test.x)
+        fitted, raw = None, None
+        if temperature:
+            held_out = self.validation(data_dir)
+            if not len(held_out):
+                raise ValueError(
+                    f"{self.folder} held out no validation images to fit a temperature on; train with some"
+                )
+            fitted = fit_temperature(ask(held_out.x), held_out.y.to(self.device))
+            raw, found = self._scores(found, test.y), found.tempered(fitted)
+        elsewhere = None
+        if outside is not None:
+            other = ask(self._fitting(outside.test, test_size, resize=resize).x)
+            other = other if fitted is None else other.tempered(fitted)
+            elsewhere = Outside(
+                outside.name, len(other.entropy), ood_auroc(found.entropy, other.entropy),
+                ood_auroc(found.epistemic, other.epistemic), float(other.entropy.mean()),
+            )  # fmt: skip
+        return Evaluation(
+            dataset.name, len(test), len(found.samples), self._scores(found, test.y), fitted, raw, elsewhere
+        )
+
+    def _fitting(self, images: Images, size: int | None, *, resize: bool) -> Images:
+        chosen = images if size is None else subset(images, size, seed=0)
+        height, width = self.about["data"]["size"]
+        channels = self.about["data"]["channels"]
+        if resize and tuple(chosen.x.shape[1:]) != (channels, height, width):
+            chosen = resized(chosen, height, channels)
+        return chosen
+
+    @staticmethod
+    def _scores(found: Prediction, targets: Tensor) -> Scores:
+        return scores(found.probs, targets.to(found.probs.device), entropy=found.entropy, epistemic=found.epistemic)

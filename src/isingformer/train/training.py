@@ -1,0 +1,168 @@
+"""From a dataset and a method to a run: the whole of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..data import Dataset, Images, load_data, split, standardise
+from ..methods import Attached, Ising, Method, attach, save
+from ..nn.vit import ViT
+from .batches import Batches, derived_seed
+from .checkpoint import Progress
+from .device import find_device, fitting_threads
+from .folder import RunFolder
+from .loop import Loop
+from .progress import Bar, Several, TensorBoard, tensorboard_installed
+from .recipe import Recipe
+from .run import Run
+
+
+def train(
+    data: Dataset | str | os.PathLike[str],
+    method: Method | None = None,
+    recipe: Recipe | None = None,
+    *,
+    out: str | os.PathLike[str],
+    device: str = "auto",
+    checkpoint_every: int | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+    tensorboard: bool | None = None,
+    command: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train a vision transformer on images, into a folder. Called again after an interruption, it goes on.
+
+    Whenever the process dies, at most the steps since the last checkpoint are lost, and the result is bit by bit that
+    of a training that was never interrupted (on a GPU with ``Recipe(deterministic=True)``). torch's default generators
+    are used and left as they were.
+
+    Args:
+        data: a `Dataset`, or what `load_data` takes: ``"digits"``, ``"mnist"``, a folder of images, an .npz.
+        method: `Ising` (None), `DropConnect`, `Dropout` or `Plain`.
+        recipe: all other settings; None: the defaults of `Recipe`.
+        out: the run's folder. One that holds the same training unfinished is taken up, finished is returned as it is.
+        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``.
+        checkpoint_every: steps between checkpoints; None: once an epoch.
+        overwrite: begin anew, whatever training the folder holds.
+        progress: show a bar on stderr.
+        tensorboard: write TensorBoard events; None: where it is installed.
+        command: kept in run.json, to say how it was made.
+        stop: asked after every step; once it says True a checkpoint is written and the run is returned unfinished.
+
+    Raises:
+        Diverged: the loss turned NaN or infinite.
+        FileExistsError: `out` holds a training with other settings.
+    """
+    method, recipe = method or Ising(), recipe or Recipe()
+    place = find_device(device)
+    dataset = data if isinstance(data, Dataset) else load_data(data)
+    sample, validation = split(
+        dataset.train, train=recipe.train_size, validation=recipe.validation, stratified=recipe.stratified,
+        seed=recipe.seed_of_sample,
+    )  # fmt: skip
+    network = recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
+    mean, sd = standardise(sample)
+    batches = Batches(
+        sample, batch=recipe.batch_for(len(sample)), mean=mean, sd=sd, augment=recipe.augmentations, seed=recipe.seed,
+        device=place,
+    )  # fmt: skip
+    steps, lr = recipe.epochs * batches.per_epoch, recipe.rate(network)
+    folder = RunFolder(out)
+    with folder.locked():
+        about = folder.begin(
+            {
+                "command": command,
+                "data": described(dataset, sample, validation, mean.tolist(), sd.tolist()),
+                "method": {"name": method.name, "settings": method.settings()},
+                "recipe": recipe.settings(),
+                "network": network,
+                "plan": {"batch": batches.batch, "steps": steps, "lr": lr},
+            },
+            overwrite=overwrite,
+        )
+        if about["finished"] is not None:
+            return Run(folder.path, dataset=dataset, device=place)
+        handle = build(network, method, recipe, examples=len(sample), steps=steps, device=place)
+        loop = Loop(
+            handle, batches, validation, recipe, lr=lr, checkpoint=folder.checkpoint,
+            checkpoint_every=checkpoint_every, stop=stop,
+        )  # fmt: skip
+        with contextlib.ExitStack() as shown, fitting_threads(network, place):
+            loop.watcher = _watchers(shown, folder, loop, progress=progress, tensorboard=tensorboard)
+            finished = loop.run()
+        if finished:
+            save(handle.model.eval(), folder.path)
+            folder.finish(about, outcome(loop.progress))
+    return Run(folder.path, dataset=dataset, device=place)
+
+
+def build(
+    network: dict[str, Any], method: Method, recipe: Recipe, *, examples: int, steps: int, device: torch.device
+) -> Attached:
+    """The network with its method, on its device. The initial weights follow from the seed, on every device alike."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derived_seed(recipe.seed, "weights"))
+        model = ViT(**network)
+    return attach(model.to(device), method, examples=examples, steps=steps, likelihood=recipe.likelihood)
+
+
+def described(dataset: Dataset, sample: Images, validation: Images, mean: Any, sd: Any) -> dict[str, Any]:
+    """What run.json says of the data: enough to read them again and to see whether they are the same."""
+    return {
+        "name": dataset.name,
+        "origin": None if dataset.origin is None else dict(dataset.origin),
+        "fingerprint": dataset.fingerprint(),
+        "classes": list(dataset.classes),
+        "size": list(dataset.size),
+        "channels": dataset.channels,
+        "pixels": str(sample.x.dtype).removeprefix("torch."),
+        "train": len(sample),
+        "validation": len(validation),
+        "test": len(dataset.test),
+        "mean": mean,
+        "sd": sd,
+    }
+
+
+def outcome(progress: Progress) -> dict[str, Any]:
+    """How a training ended."""
+    return {
+        "epochs": len(progress.history),
+        "steps": progress.step,
+        "stopped_early": progress.stopped,
+        "kept_epoch": progress.best_epoch or len(progress.history),
+        "seconds": round(progress.seconds, 1),
+        "last": progress.history[-1],
+    }
+
+
+def _watchers(
+    shown: contextlib.ExitStack, folder: RunFolder, loop: Loop, *, progress: bool, tensorboard: bool | None
+) -> Several:
+    watchers: list[Any] = [_History(folder)]
+    if tensorboard or (tensorboard is None and tensorboard_installed()):
+        watchers.append(shown.enter_context(TensorBoard(folder.tensorboard, epochs_done=len(loop.progress.history))))
+    if progress:
+        bar = Bar(epochs=loop.recipe.epochs, per_epoch=loop.batches.per_epoch, done=loop.progress.step)
+        watchers.append(shown.enter_context(bar))
+    return Several(*watchers)
+
+
+class _History:
+    """Keeps history.csv in step."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def step(self, progress: Progress, figures: Callable[[], dict[str, float]]) -> None:
+        """Nothing: the table has a line an epoch."""
+
+    def epoch(self, progress: Progress, row: dict[str, float]) -> None:
+        """Write the table anew."""
+        self.folder.write_history(progress.history)
