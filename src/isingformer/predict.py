@@ -301,7 +301,8 @@ def _check_passes_differ(outputs: Tensor, model: nn.Module, sampling: str) -> No
 
 
 def _stochastic(model: nn.Module) -> bool:
-    return any(part.stochastic() for part in (*posteriors(model).values(), *node_masks(model).values()))
+    weights, nodes = posteriors(model).values(), node_masks(model).values()
+    return any(part.stochastic() for part in weights) or any(mask.stochastic() for mask in nodes)
 
 
 def _between(ordered: Tensor, place: float) -> Tensor:

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     parser.add_argument("--samples", type=int, default=50, metavar="T", help="passes, each a network drawn anew (50)")
     parser.add_argument("--test-size", type=int, metavar="N", help="a sample of N test images, the same for every run")
+    parser.add_argument("--validation", action="store_true",
+                        help="score the images held out of training instead: choose settings by these")  # fmt: skip
     parser.add_argument("--temperature", action="store_true",
                         help="fit a temperature on the run's validation images and score with it")  # fmt: skip
     parser.add_argument(
@@ -55,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate."""
     opened = Run(args.run, device=find_device(args.device))
     found = opened.evaluate(
-        read_data(args.data, args) if args.data else None, samples=args.samples, test_size=args.test_size,
+        read_data(args.data, args) if args.data else None, on="validation" if args.validation else "test",
+        samples=args.samples, test_size=args.test_size,
         temperature=args.temperature, outside=read_data(args.ood, args) if args.ood else None, resize=args.resize,
         seed=args.seed, data_dir=args.data_dir,
     )  # fmt: skip
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def table(found: Evaluation) -> str:
     """The scores, one a line; beside them those before tempering, where a temperature was fitted."""
-    lines = [f"{found.images} test images of {found.data}, {found.samples} passes"]
+    lines = [f"{found.images} {found.on} images of {found.data}, {found.samples} passes"]
     if found.temperature is not None:
         lines.append(f"temperature {found.temperature:.3f}, fitted on validation data; in brackets without it")
     before = found.untempered.as_dict() if found.untempered is not None else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ class Evaluation:
     """What a run scores on test images."""
 
     data: str
+    on: str
+    """``test`` or ``validation`` images."""
     images: int
     samples: int
     """Passes."""
@@ -54,6 +56,7 @@ class Evaluation:
         """As plain values, for JSON."""
         return {
             "data": self.data,
+            "on": self.on,
             "images": self.images,
             "samples": self.samples,
             "scores": self.scores.as_dict(),
@@ -185,6 +188,7 @@ class Run:
         self,
         data: Dataset | None = None,
         *,
+        on: Literal["test", "validation"] = "test",
         samples: int = DEFAULT_SAMPLES,
         test_size: int | None = None,
         temperature: bool = False,
@@ -197,14 +201,17 @@ class Run:
 
         Args:
             data: whose test images; None: those of the data it was trained on.
+            on: ``validation`` scores the images held out of training instead: what settings are to be chosen by.
             samples: passes, each a network drawn anew, the same for all images.
-            test_size: score a sample of so many images, the same for every run (seed 0); None: all.
+            test_size: score a sample of so many test images, the same for every run (seed 0); None: all.
             temperature: fit a temperature on the validation images and score with it.
             outside: a dataset of other things: how well the uncertainty tells its test images from the run's own.
             resize: scale and crop `data` and `outside` to the size that the model reads, and convert their colours.
             seed: of the drawn networks.
             data_dir: where the training data are now, if not where they were.
         """
+        if temperature and on == "validation":
+            raise ValueError("evaluate: a temperature fitted on the validation images says nothing of them; use test")
         dataset = data or self.data(data_dir)
         if len(dataset.classes) != len(self.classes):
             raise ValueError(
@@ -212,7 +219,7 @@ class Run:
                 "on data with the same classes, or use it as --ood (outside=) data"
             )
         ask = partial(self.predict, samples=samples, seed=seed)
-        test = self._fitting(dataset.test, test_size, resize=resize)
+        test = self._images(dataset, on, test_size, data_dir, resize=resize)
         found = ask(test.x)
         fitted, raw = None, None
         if temperature:
@@ -232,8 +239,22 @@ class Run:
                 ood_auroc(found.epistemic, other.epistemic), float(other.entropy.mean()),
             )  # fmt: skip
         return Evaluation(
-            dataset.name, len(test), len(found.samples), self._scores(found, test.y), fitted, raw, elsewhere
+            dataset.name, on, len(test), len(found.samples), self._scores(found, test.y), fitted, raw, elsewhere
         )
+
+    def _images(
+        self, dataset: Dataset, on: str, size: int | None, data_dir: str | os.PathLike[str] | None, *, resize: bool
+    ) -> Images:
+        if on == "test":
+            return self._fitting(dataset.test, size, resize=resize)
+        if on != "validation":
+            raise ValueError(f"evaluate: on must be 'test' or 'validation', got {on!r}")
+        if dataset is not self.data(data_dir) or size is not None:
+            raise ValueError("evaluate: the validation images are those of the run's own data, all of them")
+        held_out = self.validation(data_dir)
+        if not len(held_out):
+            raise ValueError(f"{self.folder} held out no validation images; train with some")
+        return held_out
 
     def _fitting(self, images: Images, size: int | None, *, resize: bool) -> Images:
         chosen = images if size is None else subset(images, size, seed=0)
