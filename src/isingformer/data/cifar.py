@@ -92,12 +92,14 @@ def read_class_names(folder: Path, classes: int) -> tuple[str, ...]:
     require_file(file)
     with open(file, "rb") as stream:
         content = stream.read(_LONGEST_NAMES + 1)
+    if len(content) > _LONGEST_NAMES:
+        raise DataError(f"{shown(file)} has more than {_LONGEST_NAMES:,} bytes; expected {classes} names: get it again")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{shown(file)} is no UTF-8 text; expected {classes} names: get it again") from None
     names = [line.strip() for line in text.split("\n") if line.strip()]
-    if len(names) != classes or len(content) > _LONGEST_NAMES:
+    if len(names) != classes:
         raise DataError(
             f"{shown(file)} holds {len(names):,} names; expected {classes}, one a line: get it again, or remove it"
         )

@@ -132,8 +132,8 @@ def _from_one(url: str, job: _Job, tries: int, pause: float) -> None:
         _shorten(job)
         if not (resumed and left):  # the fault may lie in the bytes of an earlier call: try once from the beginning
             raise DataError(
-                f"{shown(job.file)}: what {url} sent has md5 {found}; expected {job.md5}. It was deleted; try again later, or "
-                f"put the right {job.file.name} there yourself"
+                f"{shown(job.file)}: what {url} sent has md5 {found}; expected {job.md5}. It was deleted; try again "
+                f"later, or put the right {job.file.name} there yourself"
             )
 
 
