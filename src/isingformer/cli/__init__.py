@@ -29,6 +29,7 @@ def build_parser() -> Parser:
     for name, module in COMMANDS.items():
         about = (module.__doc__ or "").split("\n", 1)
         command = commands.add_parser(name, help=about[0], description=about[0], epilog=module.EXAMPLES)
+        command.usage = f"isingformer {name} {module.USAGE}"
         module.add_arguments(command)
     return parser
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..data import SOURCES, data_folder, describe, is_here
 from .common import DATA_HELP, add_data_arguments, print_json, read_data
 
+USAGE = "[NAME|PATH] [options]"
 EXAMPLES = """examples:
   isingformer data                       which datasets there are, and which are on disk
   isingformer data fashion-mnist         fetch it if need be, and say what it holds

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 
 from ..metrics import Scores
+from ..predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from ..train import Evaluation, Run, find_device
 from .common import DATA_HELP, add_data_arguments, print_json, read_data
 
+USAGE = "RUN [options]"
 EXAMPLES = """examples:
   isingformer evaluate runs/a
   isingformer evaluate runs/a --temperature --json
@@ -76,6 +78,8 @@ def table(found: Evaluation) -> str:
     lines = [f"{found.images} {found.on} images of {found.data}, {found.samples} passes"]
     if found.temperature is not None:
         lines.append(f"temperature {found.temperature:.3f}, fitted on validation data; in brackets without it")
+        if not 1.01 * LEAST_TEMPERATURE < found.temperature < 0.99 * MOST_TEMPERATURE:
+            lines.append("  (an end of the range: the validation images are too few or too easy to set it)")
     before = found.untempered.as_dict() if found.untempered is not None else None
     now = found.scores.as_dict()
     for label, key in ROWS:

@@ -13,6 +13,7 @@ from ..predict import Prediction
 from ..train import Run, find_device
 from .common import print_json
 
+USAGE = "RUN IMAGE [IMAGE ...] [options]"
 EXAMPLES = """examples:
   isingformer predict runs/a image.png more-images/
   isingformer predict runs/a photo.jpg --resize --json

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import dataclasses
 import shlex
 import signal
 import sys
@@ -18,12 +19,20 @@ from ..methods import DropConnect, Dropout, Ising, Method, Plain
 from ..train import Recipe, Run, train
 from .common import DATA_HELP, add_data_arguments, print_json, read_data
 
+USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
 EXAMPLES = """examples:
   isingformer train --data digits --method ising --delta 0.1 --epochs 30 --out runs/a
   isingformer train --data fashion-mnist --train-size 6000 --seed 1 --out runs/fashion-1
   isingformer train --data photos/ --resize 64 --augment flip,crop --patience 5 --out runs/photos
   isingformer train --method ising --set coupling=2 --set curvature=mc-fisher
 """
+
+
+def number(text: str) -> int | float:
+    """A whole number, or a share."""
+    return float(text) if "." in text or "e" in text.lower() else int(text)
+
+
 METHODS: dict[str, tuple[Callable[..., Method], str | None]] = {
     "ising": (Ising, "delta"),
     "ising-paper": (Ising.paper, "delta"),
@@ -44,7 +53,7 @@ RECIPE: dict[str, tuple[Callable[[str], Any], str]] = {
     "precision": (str, "auto, float32 or bfloat16 (auto: bfloat16 on a GPU that has it)"),
     "patience": (int, "stop after so many epochs without a better validation NLL and keep the best (off)"),
     "train-size": (int, "train on a sample of so many images (all)"),
-    "validation": (ast.literal_eval, "images held out, a number or a share of the training images (0.1)"),
+    "validation": (number, "images held out, a number or a share of the training images (0.1)"),
     "likelihood": (str, "softmax, or binary: two classes by a single logit (softmax)"),
     "width": (int, "of the network (128; 64 for images under 16 pixels)"),
     "depth": (int, "blocks (6; 4 for images under 16 pixels)"),
@@ -56,6 +65,7 @@ RECIPE: dict[str, tuple[Callable[[str], Any], str]] = {
     "sample-seed": (int, "of the training and validation sample alone (the seed)"),
 }
 """Flags that go to `Recipe` as they are."""
+METAVARS = {int: "N", float: "X", str: "NAME", number: "N|X"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,14 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resize", type=int, metavar="N", help="scale and crop all images to N x N")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (runs/DATA-METHOD-SEED)")
     how = parser.add_argument_group("method")
-    how.add_argument("--method", default="ising", choices=METHODS, help="(ising)")
-    how.add_argument("--delta", type=float, help="base drop rate of the ising methods (0.1)")
-    how.add_argument("--p", type=float, help="drop rate of dropconnect and dropout (0.1)")
+    how.add_argument("--method", default="ising", choices=METHODS, metavar="NAME", help=f"{', '.join(METHODS)} (ising)")
+    how.add_argument("--delta", type=float, metavar="X", help="base drop rate of the ising methods (0.1)")
+    how.add_argument("--p", type=float, metavar="X", help="drop rate of dropconnect and dropout (0.1)")
     how.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                      help="any other setting of the method, such as coupling=2; may be repeated")  # fmt: skip
     recipe = parser.add_argument_group("recipe")
     for name, (kind, about) in RECIPE.items():
-        recipe.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar=name.upper(), help=about)
+        recipe.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar=METAVARS[kind], help=about)
     recipe.add_argument("--random-sample", dest="stratified", action="store_false", default=argparse.SUPPRESS,
                         help="draw the sample at random instead of with the classes in proportion")  # fmt: skip
     recipe.add_argument("--deterministic", action="store_true", default=argparse.SUPPRESS,
@@ -112,20 +122,23 @@ def run(args: argparse.Namespace) -> int:
 def make_method(args: argparse.Namespace) -> Method:
     """The method that the arguments describe."""
     make, rate = METHODS[args.method]
-    settings = dict(parsed(setting) for setting in args.set)
+    given = {}
     for flag in ("delta", "p"):
         value = getattr(args, flag)
         if value is not None and flag != rate:
             fitting = [name for name, (_, its) in METHODS.items() if its == flag]
             raise ValueError(f"--{flag} is for {', '.join(fitting)}; the method is {args.method}")
         if value is not None:
-            settings[flag] = value
+            given[flag] = value
+    method = make(**given)
+    settings = dict(parsed(setting) for setting in args.set)
+    unknown = sorted(settings.keys() - method.settings().keys())
+    if unknown:
+        raise ValueError(f"--set {unknown[0]}: {args.method} has {', '.join(method.settings())}")
     try:
-        return make(**settings)
-    except TypeError as error:
-        raise ValueError(
-            f"--set: {error}; see `isingformer.{make.__qualname__.split('.')[0]}` for its settings"
-        ) from None
+        return dataclasses.replace(method, **settings)
+    except TypeError as error:  # a word where a number should be
+        raise ValueError(f"--set {' '.join(args.set)}: {error}; give each setting a value of its type") from None
 
 
 def parsed(setting: str) -> tuple[str, Any]:
