@@ -4,7 +4,7 @@
 
 Every setting is trained with every seed, as `isingformer train` does it, and scored on 5,000 validation images. Of each
 method the setting with the lowest mean validation NLL is then scored on 5,000 test images; the others never see them.
-Trainings run in several processes and are kept in --runs, so that a second call goes on. About five minutes on an H200.
+Trainings run in several processes and are kept in --runs, so that a second call goes on. About nine minutes on an H200.
 """
 
 import argparse
@@ -18,9 +18,10 @@ import isingformer as isf
 
 SETTINGS = {
     "plain": [isf.Plain()],
-    "dropout": [isf.Dropout(p=p) for p in (0.1, 0.2)],
-    "dropconnect": [isf.DropConnect(p=p) for p in (0.1, 0.2)],
-    "ising": [isf.Ising(delta=d, curvature=c) for c in ("fisher", "mc-fisher") for d in (0.1, 0.2, 0.3)],
+    "dropout": [isf.Dropout(p=0.1)],
+    "dropconnect": [isf.DropConnect(p=0.1)],
+    "ising": [isf.Ising(delta=d) for d in (0.1, 0.2, 0.3)]
+    + [isf.Ising(delta=d, curvature="mc-fisher") for d in (0.2, 0.3)],
 }
 FIGURES = ("accuracy", "nll", "ece", "brier", "error_auroc")
 
