@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types docs clean FORCE
+.PHONY: help install demo test lint types docs clean FORCE
 
 # A Python is good enough when it is 3.11 or newer and can make virtual environments.
 GOOD_PYTHON := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -23,6 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /|/' | \
 		while IFS='|' read -r target text; do printf '  make %-7s %s\n' "$$target" "$$text"; done
+
+install: $(READY) ## set up .venv with the library, the command and the test tools
 
 demo: $(READY) ## train and question a small model on handwritten digits
 	$(RUN) examples/digits.py

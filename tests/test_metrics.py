@@ -146,6 +146,19 @@ def test_calibration_error_is_the_tables_gap_in_bounds(seed, n, c, sharpness, bi
     assert sum(b.count * b.accuracy for b in full) == pytest.approx(n * metrics.accuracy(p, y))
 
 
+def test_the_scores_hold_ten_points_of_the_risk_coverage_curve():
+    p, y = made(3, 25, 4)
+    uncertainty = torch.special.entr(p).sum(-1)
+    order = uncertainty.argsort()
+    wrong = (p.argmax(-1) != y)[order].double()
+    points = metrics.scores(p, y).risk_coverage
+    kept = [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]  # tenths of 25, rounded up
+    assert [c for c, _ in points] == pytest.approx([k / 25 for k in kept])
+    assert [r for _, r in points] == pytest.approx([float(wrong[:k].mean()) for k in kept])
+    assert points[-1][1] == pytest.approx(1 - metrics.accuracy(p, y))
+    assert len(metrics.scores(p[:1], y[:1]).risk_coverage) == 10
+
+
 @settings(deadline=None)
 @given(seeds, st.integers(1, 40), st.integers(2, 6))
 def test_the_order_of_examples_does_not_matter(seed, n, c):
@@ -154,6 +167,8 @@ def test_the_order_of_examples_does_not_matter(seed, n, c):
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     one = metrics.scores(p, y, epistemic=epistemic).as_dict()
     other = metrics.scores(p[order], y[order], epistemic=epistemic[order]).as_dict()
+    curve = torch.tensor(one.pop("risk_coverage"))
+    torch.testing.assert_close(curve, torch.tensor(other.pop("risk_coverage")))
     pairs = [(one, other), *zip(one.pop("reliability"), other.pop("reliability"), strict=True)]
     for a, b in pairs:
         for name, value in a.items():

@@ -2,21 +2,44 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from isingformer.cli import build_parser
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+QUICKSTART, OWN_LOOP = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_ten_lines_and_trains_a_model_that_knows_digits(tmp_path, monkeypatch, capsys):
+    assert len([line for line in QUICKSTART.splitlines() if line]) <= 10
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(QUICKSTART, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    accuracy = float(re.search(r"accuracy +([\d.]+)", printed)[1])
+    assert accuracy >= 0.9
+    assert len(re.findall(r"^\d: [\d.]+ \([\d.]+ to [\d.]+\), nats [\d.]+$", printed, re.M)) == 8
+    assert names["q"]["head"].shape == (10, 64)
+
+
+@pytest.mark.parametrize("line", re.findall(r"^isingformer .*", README, re.M))
+def test_the_commands_are_understood(line):
+    build_parser().parse_args(shlex.split(line, comments=True)[1:])
+
+
 def test_the_snippet_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names = {}
-    exec(compile(snippet, "README.md", "exec"), names)
+    exec(compile(OWN_LOOP, "README.md", "exec"), names)
     assert names["p"].probs.shape == (8, 10) and not hasattr(names["plain"].head, "posterior")
     assert (tmp_path / "saved" / "isingformer.json").exists()
 
@@ -38,6 +61,17 @@ def test_the_costs_are_those_of_the_results():
         (row,) = (row for row in json.loads((ROOT / file).read_text())["rows"] if row["step"] == step)
         assert time == f"{row['time / plain']:.2f}"
         assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
+
+
+def test_the_fashion_mnist_figures_are_those_of_the_results():
+    table = README.split("<!-- fashion:begin -->")[1].split("<!-- fashion:end -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    results = json.loads((ROOT / "results/fashion-mnist.json").read_text())
+    assert len(rows) == len(results["rows"]) == 4 and results["settings"]["test_size"] == 5000
+    for (name, *cells), found in zip(rows, results["rows"], strict=True):
+        for part in re.findall(r"[\w.-]+", name.lower()):
+            assert part in found["setting"] or part == "="
+        assert cells == [f"{found[k]:.3f} ({found[k + '_sd']:.3f})" for k in ("accuracy", "nll", "ece")]
 
 
 def test_what_the_demo_is_said_to_print_was_printed():

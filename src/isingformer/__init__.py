@@ -1,7 +1,7 @@
 """isingformer: one posterior over masks for any transformer."""
 
 from ._version import __version__
-from .data import Dataset, load_data
+from .data import Dataset, Images, load_data
 from .methods import (
     Attached,
     DropConnect,
@@ -27,6 +27,7 @@ __all__ = [
     "DropConnect",
     "Dropout",
     "Evaluation",
+    "Images",
     "Ising",
     "Method",
     "Plain",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,12 @@ def renamed(file: Path) -> Iterator[Path]:
         raise
 
 
+def temporary_files(folder: Path) -> list[Path]:
+    """What processes that died while they wrote have left in a folder: our temporary files, and safetensors' own."""
+    ours = re.compile(r"\.(run\.json|history\.csv|isingformer\.json|.+\.safetensors)\.\d+\.part|\.tmp[A-Za-z0-9]{6}")
+    return [file for file in folder.iterdir() if ours.fullmatch(file.name) and file.is_file()]
+
+
 def cannot_write(file: Path, error: Exception) -> OSError:
     """The error of a write that failed, in one line that says what to do."""
     why = getattr(error, "strerror", None) or str(error)
@@ -59,9 +66,10 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        blocker = next(path for path in (folder, *folder.parents) if path.exists())
+        blocker = next((path for path in (folder, *folder.parents) if path.is_symlink() or path.exists()), folder)
+        kind = "a link that leads nowhere" if blocker.is_symlink() and not blocker.exists() else "a file"
         raise NotADirectoryError(
-            f"cannot make the folder {folder}: {blocker} is a file; choose another folder, or move the file away"
+            f"cannot make the folder {folder}: {blocker} is {kind}; choose another folder, or move it away"
         ) from None
     except OSError as error:
         raise OSError(f"cannot make the folder {folder}: {error.strerror}; choose one that can be written") from error
@@ -84,7 +92,10 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
     # Tied weights share memory, which safetensors refuses: every entry gets its own.
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with renamed(file) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         save_file(own, temporary, metadata=dict(notes) if notes else None)
+        temporary.chmod(mode)  # safetensors makes files that only their owner may read
 
 
 def read_tensors(file: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -66,13 +66,17 @@ class Scores:
     """Area under the risk-coverage curve that keeps the examples of lowest entropy first."""
     aurc_epistemic: float | None
     reliability: tuple[Bin, ...]
+    risk_coverage: tuple[tuple[float, float], ...]
+    """(coverage, risk) of the surest 10%, 20% ... 100% by entropy."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON has it: numbers, None, and a list of dicts for `reliability`; never NaN or inf."""
-        return dataclasses.asdict(self) | {"reliability": [dataclasses.asdict(bin_) for bin_ in self.reliability]}
+        """The same as JSON has it: numbers, None, lists for the tables; never NaN or inf."""
+        tables = {"reliability": [dataclasses.asdict(bin_) for bin_ in self.reliability]}
+        return dataclasses.asdict(self) | tables | {"risk_coverage": [list(point) for point in self.risk_coverage]}
 
     def __str__(self) -> str:
-        values = {name: value for name, value in vars(self).items() if name not in ("examples", "reliability")}
+        tables = ("examples", "reliability", "risk_coverage")
+        values = {name: value for name, value in vars(self).items() if name not in tables}
         lines = [f"{name:<22} {'-' if value is None else format(value, '.4f')}" for name, value in values.items()]
         return "\n".join([f"{'examples':<22} {self.examples}", *lines])
 
@@ -112,6 +116,7 @@ def scores(
         aurc=aurc(entropy, right),
         aurc_epistemic=None if epistemic is None else aurc(epistemic, right),
         reliability=tuple(table),
+        risk_coverage=tuple(_at_tenths(*risk_coverage(entropy, right))),
     )
 
 
@@ -230,6 +235,12 @@ def risk_coverage(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def aurc(uncertainty: Tensor, right: Tensor) -> float:
     """Area under `risk_coverage`: the mean over k = 1 ... N of the risk of the k surest; lower is better."""
     return float(risk_coverage(uncertainty, right)[1].mean())
+
+
+def _at_tenths(coverage: Tensor, risk: Tensor) -> list[tuple[float, float]]:
+    """The risk of the surest 10%, 20% ... 100% of the predictions, at least one each."""
+    rows = [max(0, -(-len(risk) * tenth // 10) - 1) for tenth in range(1, 11)]
+    return [(float(coverage[row]), float(risk[row])) for row in rows]
 
 
 def _auroc(uncertainty: Tensor, event: Tensor) -> float:

@@ -112,6 +112,25 @@ def test_a_save_that_fails_leaves_the_old_one_whole(tiny, batch, tmp_path, monke
         assert torch.equal(isf.load(tmp_path).head.weight, weight)
 
 
+def test_an_interrupt_after_the_new_index_is_in_place_keeps_what_it_names(tiny, batch, tmp_path, monkeypatch):
+    model = tiny(torch.float32)
+    trained(model, *batch(dtype=torch.float32))
+    isf.save(model, tmp_path)
+    with torch.no_grad():
+        model.head.weight.add_(1)
+    replace = os.replace
+
+    def interrupted(source, target):
+        replace(source, target)
+        if str(target).endswith(INDEX):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("isingformer._files.os.replace", interrupted)
+        isf.save(model, tmp_path)
+    assert torch.equal(isf.load(tmp_path).head.weight, model.head.weight)
+
+
 SAVER = """
 import sys, torch, isingformer as isf
 model = isf.ViT(image_size=4, channels=1, patch=2, width=64, depth=4, heads=2, mlp=64, classes=3)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import isingformer as isf
+from isingformer.train import batches as module
 from isingformer.train.batches import Batches
 from isingformer.train.device import precision
 from pictures import corners
@@ -59,7 +60,7 @@ def test_data_that_do_not_fit_stay_on_the_host_and_give_the_same_batches(monkeyp
     images, device = corners().train, torch.device("cuda")
     settings = {"batch": 16, "mean": torch.tensor([90.0]), "sd": torch.tensor([70.0]), "augment": ("flip", "crop")}
     there = Batches(images, **settings, seed=0, device=device)
-    monkeypatch.setattr("isingformer.train.batches.fits", lambda x, device: False)
+    monkeypatch.setattr(module, "fits", lambda x, device: False)
     here = Batches(images, **settings, seed=0, device=device)
     assert there.x.is_cuda and not here.x.is_cuda
     for step in range(8):

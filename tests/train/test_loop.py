@@ -20,7 +20,7 @@ def train(tmp_path, recipe=RECIPE, method=None, data=None, **more):
 
 def test_it_learns(tmp_path):
     run = train(tmp_path, dataclasses.replace(RECIPE, epochs=20, lr=1e-2))
-    last = run.about["finished"]["last"]
+    last = run.about["finished"]["figures"]
     assert last["validation_accuracy"] == 1.0 and last["validation_nll"] < 0.7
     assert run.evaluate(samples=10).scores.accuracy == 1.0
 
@@ -198,6 +198,37 @@ def test_validation_images_are_never_trained_on(tmp_path):
 
 def test_without_validation_images_it_trains_too(tmp_path):
     run = train(tmp_path, dataclasses.replace(RECIPE, validation=0, epochs=2))
-    assert "validation_nll" not in run.about["finished"]["last"]
+    assert "validation_nll" not in run.about["finished"]["figures"]
     with pytest.raises(ValueError, match="held out no validation images"):
         run.evaluate(samples=2, temperature=True)
+
+
+def test_weights_that_the_last_update_ruined_are_not_written(tmp_path):
+    """The loss of a single enormous step is finite; what comes out of it is not."""
+    recipe = dataclasses.replace(RECIPE, epochs=1, batch=80, lr=1e30, clip=None, lr_warmup=0.0)
+    with pytest.raises(isf.Diverged, match="the weights turned NaN or infinite at step 1 of 1"):
+        train(tmp_path, recipe, method=isf.Plain())
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "run" / "isingformer.json").exists()
+
+
+def test_patience_without_an_image_to_look_at_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"patience=2 needs validation images, and validation=0.1 of 4 "):
+        train(tmp_path, dataclasses.replace(RECIPE, train_size=4, validation=0.1, patience=2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_with_patience_the_figures_are_those_of_the_model_that_was_kept(tmp_path):
+    run = train(tmp_path, dataclasses.replace(RECIPE, epochs=6, patience=6, lr=3e-2), method=isf.Plain())
+    done = run.about["finished"]
+    assert not done["stopped_early"] and done["figures"]["epoch"] == done["kept_epoch"]
+    held_out = run.validation()
+    with torch.no_grad():
+        found = torch.nn.functional.cross_entropy(run.model(run.inputs(held_out.x)), held_out.y)
+    assert float(found) == pytest.approx(done["figures"]["validation_nll"], rel=1e-4)
+
+
+def test_the_number_of_threads_is_kept_and_restored(tmp_path):
+    before = torch.get_num_threads()
+    run = train(tmp_path, dataclasses.replace(RECIPE, epochs=1))
+    assert run.about["plan"]["threads"] == 1 and torch.get_num_threads() == before

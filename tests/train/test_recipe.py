@@ -22,7 +22,7 @@ def test_small_images_get_a_small_network_and_single_settings_can_be_given():
     assert network["pool"] == "mean"
 
 
-@pytest.mark.parametrize(("side", "patch"), [(1, 1), (2, 2), (8, 2), (13, 13), (16, 2), (28, 4), (32, 4), (224, 28)])
+@pytest.mark.parametrize(("side", "patch"), [(1, 1), (2, 2), (8, 2), (16, 2), (25, 5), (28, 4), (32, 4), (224, 28)])
 def test_the_default_patch(side, patch):
     assert default_patch(side) == patch
     assert side % patch == 0 and side // patch <= 8
@@ -44,6 +44,13 @@ def test_a_binary_likelihood_has_one_logit_and_two_classes():
 def test_images_must_be_square():
     with pytest.raises(ValueError, match=r"images are 10 x 8; expected square ones; --resize N"):
         isf.Recipe().network(size=(8, 10), channels=1, classes=2)
+
+
+@pytest.mark.parametrize(("side", "better"), [(7, 8), (17, 24), (31, 32), (62, 64)])
+def test_images_that_no_patch_divides_well_are_refused_with_advice(side, better):
+    with pytest.raises(ValueError, match=rf"--resize {better} \(resize={better}\) gives 8 a side"):
+        isf.Recipe().network(size=(side, side), channels=1, classes=2)
+    assert isf.Recipe(patch=side).network(size=(side, side), channels=1, classes=2)["patch"] == side
 
 
 def test_the_schedule_rises_linearly_and_falls_as_half_a_cosine_to_zero():
@@ -74,6 +81,12 @@ def test_the_schedule_rises_linearly_and_falls_as_half_a_cosine_to_zero():
         ("validation", -1, "a number of images, or a share below 1"),
         ("likelihood", "gaussian", "'softmax' or 'binary'"),
         ("pool", "max", "'class' or 'mean'"),
+        ("lr", "1e-3", "above 0"),
+        ("weight_decay", None, "zero or more"),
+        ("augment", None, "'flip', 'crop', 'flip,crop' or ''"),
+        ("validation", "0.1", "a number of images, or a share below 1"),
+        ("validation", True, "a number of images, or a share below 1"),
+        ("stratified", "no", "True or False"),
         ("seed", -1, "a whole number from 0 on"),
         ("seed", None, "a whole number from 0 on"),
     ],

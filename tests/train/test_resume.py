@@ -155,3 +155,30 @@ def steps_done(folder):
     network = LONG.network(size=corners().size, channels=1, classes=4)
     handle = isf.attach(isf.ViT(**network), METHOD, examples=80, steps=300)
     return read_checkpoint(file, handle, adamw(handle, 1e-3, 0.05))[0].step
+
+
+def test_files_that_are_not_a_trainings_own_are_left_alone(tmp_path):
+    mine = ("model-00001-of-00002.safetensors", "evaluation-2024.json", "posterior-x.safetensors", ".draft.part")
+    (tmp_path / "a" / "tensorboard").mkdir(parents=True)
+    for name in (*mine, "tensorboard/mine.txt"):
+        (tmp_path / "a" / name).write_text("mine")
+    train(tmp_path / "a", dataclasses.replace(RECIPE, epochs=1))
+    train(tmp_path / "a", dataclasses.replace(RECIPE, epochs=2), overwrite=True)
+    assert all((tmp_path / "a" / name).read_text() == "mine" for name in (*mine, "tensorboard/mine.txt"))
+
+
+def test_a_saved_model_is_not_replaced_unless_asked(tmp_path):
+    model = isf.ViT(**RECIPE.network(size=(8, 8), channels=1, classes=4))
+    isf.attach(model, METHOD, examples=10, steps=10)
+    isf.save(model, tmp_path / "a")
+    with pytest.raises(FileExistsError, match=r"holds a saved model or a checkpoint without the run.json"):
+        train(tmp_path / "a")
+    isf.load(tmp_path / "a")
+    assert train(tmp_path / "a", overwrite=True).finished
+
+
+def test_a_checkpoint_left_beside_a_finished_run_goes(tmp_path):
+    train(tmp_path / "a")
+    (tmp_path / "a" / "checkpoint.safetensors").write_bytes(b"left")
+    assert train(tmp_path / "a").finished
+    assert not (tmp_path / "a" / "checkpoint.safetensors").exists()

@@ -30,27 +30,48 @@ def build_parser() -> Parser:
         about = (module.__doc__ or "").split("\n", 1)
         command = commands.add_parser(name, help=about[0], description=about[0], epilog=module.EXAMPLES)
         command.usage = f"isingformer {name} {module.USAGE}"
+        command.set_defaults(parser=command)
         module.add_arguments(command)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. Bad input is one line on stderr and code 2."""
-    args = build_parser().parse_args(arguments)
-    command = COMMANDS[args.command]
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    name = "isingformer"
     try:
-        return command.run(args)
+        try:
+            args, unknown = build_parser().parse_known_args(given)
+            name = f"isingformer {args.command}"
+            if unknown:
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            args.given = given
+            return COMMANDS[args.command].run(args)
+        finally:
+            flush_output()
     except BrokenPipeError:  # whoever read our output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print(f"isingformer {args.command}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, ImportError, ArithmeticError) as error:
         if os.environ.get(DEBUG):
             raise
-        print(f"isingformer {args.command}: error: {in_one_line(error)}", file=sys.stderr)
+        said = in_one_line(error).removeprefix(f"{name.rpartition(' ')[2]}: ")
+        print(f"{name}: error: {said}", file=sys.stderr)
         return FAILED if isinstance(error, ArithmeticError) else BAD_INPUT
+
+
+def flush_output() -> None:
+    """Send out what was printed, while an error of that can be told: at its exit Python would only complain."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still waiting
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OSError(f"cannot write the output: {error.strerror}") from None
 
 
 def in_one_line(error: Exception) -> str:

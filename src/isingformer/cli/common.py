@@ -30,12 +30,36 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offline", action="store_true", help="never download")
 
 
-def read_data(source: str, args: argparse.Namespace, *, resize: int | None = None) -> Dataset:
+def read_data(
+    source: str, args: argparse.Namespace, *, resize: int | None = None, channels: int | None = None
+) -> Dataset:
     """A dataset as the arguments say, with a bar for what takes long."""
     from .progress import transfers
 
-    with transfers() as bar:
-        return load_data(source, data_dir=args.data_dir, download=not args.offline, resize=resize, progress=bar)
+    with transfers(shown=not getattr(args, "quiet", False)) as bar:
+        return load_data(
+            source, data_dir=args.data_dir, download=not args.offline, resize=resize, channels=channels, progress=bar
+        )
+
+
+def count(text: str) -> int:
+    """A number of things, at least one."""
+    return _whole(text, least=1)
+
+
+def seed(text: str) -> int:
+    """A seed that torch takes."""
+    return _whole(text, least=0)
+
+
+def _whole(text: str, *, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not least <= value < 2**62:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} on, got {text!r}")
+    return value
 
 
 def print_json(value: Any) -> None:

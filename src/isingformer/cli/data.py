@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..data import SOURCES, data_folder, describe, is_here
-from .common import DATA_HELP, add_data_arguments, print_json, read_data
+from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
 USAGE = "[NAME|PATH] [options]"
 EXAMPLES = """examples:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `data`."""
     parser.add_argument("source", nargs="?", metavar="NAME|PATH", help=DATA_HELP)
     add_data_arguments(parser)
-    parser.add_argument("--resize", type=int, metavar="N", help="scale and crop all images to N x N")
+    parser.add_argument("--resize", type=count, metavar="N", help="scale and crop all images to N x N")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 

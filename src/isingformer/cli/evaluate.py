@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from ..data import Dataset
 from ..metrics import Scores
 from ..predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from ..train import Evaluation, Run, find_device
-from .common import DATA_HELP, add_data_arguments, print_json, read_data
+from .common import DATA_HELP, add_data_arguments, count, print_json, read_data, seed
 
 USAGE = "RUN [options]"
 EXAMPLES = """examples:
@@ -39,8 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
     parser.add_argument("--data", metavar="NAME|PATH", help=f"whose test images: {DATA_HELP} (those of the run)")
     add_data_arguments(parser)
-    parser.add_argument("--samples", type=int, default=50, metavar="T", help="passes, each a network drawn anew (50)")
-    parser.add_argument("--test-size", type=int, metavar="N", help="a sample of N test images, the same for every run")
+    parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
+    parser.add_argument(
+        "--test-size", type=count, metavar="N", help="a sample of N test images, the same for every run"
+    )
     parser.add_argument("--validation", action="store_true",
                         help="score the images held out of training instead: choose settings by these")  # fmt: skip
     parser.add_argument("--temperature", action="store_true",
@@ -51,18 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resize", action="store_true", help="fit other data to the size and colours the run reads")
     parser.add_argument("--reliability", action="store_true", help="print the reliability table too")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawn networks (0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the drawn networks (0)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate."""
     opened = Run(args.run, device=find_device(args.device))
+    other, outside = (read_other(source, args, opened) if source else None for source in (args.data, args.ood))
+    if args.offline and (other is None or args.validation or args.temperature):
+        opened.data(args.data_dir, download=False)
     found = opened.evaluate(
-        read_data(args.data, args) if args.data else None, on="validation" if args.validation else "test",
-        samples=args.samples, test_size=args.test_size,
-        temperature=args.temperature, outside=read_data(args.ood, args) if args.ood else None, resize=args.resize,
-        seed=args.seed, data_dir=args.data_dir,
+        other, on="validation" if args.validation else "test", samples=args.samples, test_size=args.test_size,
+        temperature=args.temperature, outside=outside, resize=args.resize, seed=args.seed, data_dir=args.data_dir,
     )  # fmt: skip
     if args.json:
         print_json({"run": str(opened.folder), **found.as_dict()})
@@ -71,6 +76,14 @@ def run(args: argparse.Namespace) -> int:
         if args.reliability:
             print(reliability_table(found.scores))
     return 0
+
+
+def read_other(source: str, args: argparse.Namespace, run: Run) -> Dataset:
+    """Data that are not the run's own. A folder may hold images of all sizes, so --resize is for its reader."""
+    if not (args.resize and Path(source).is_dir()):
+        return read_data(source, args)
+    about = run.about["data"]
+    return read_data(source, args, resize=about["size"][0], channels=about["channels"])
 
 
 def table(found: Evaluation) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ..data import find_images
 from ..predict import Prediction
 from ..train import Run, find_device
-from .common import print_json
+from .common import count, print_json, seed
 
 USAGE = "RUN IMAGE [IMAGE ...] [options]"
 EXAMPLES = """examples:
@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `predict`."""
     parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
-    parser.add_argument("--samples", type=int, default=50, metavar="T", help="passes, each a network drawn anew (50)")
-    parser.add_argument("--level", type=float, default=0.9, help="of the credible intervals (0.9)")
+    parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
+    parser.add_argument("--level", type=float, default=0.9, metavar="X", help="of the credible intervals (0.9)")
     parser.add_argument("--temperature", type=float, metavar="X", help="as `evaluate --temperature` printed it (1)")
     parser.add_argument("--resize", action="store_true", help="fit images to the size and colours the run reads")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawn networks (0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the drawn networks (0)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything, all classes included, as JSON")
     form.add_argument("--csv", action="store_true", help="print a comma-separated table")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
+def transfers(*, shown: bool = True) -> Iterator[Callable[[str, int, int | None], None]]:
     """A function (name, done, total) that moves a bar; each name has its own."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -15,7 +15,7 @@ def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(), TimeRemainingColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
+        console=console, disable=not (shown and console.is_terminal), transient=True,
     )  # fmt: skip
     tasks: dict[str, int] = {}
 

@@ -9,6 +9,7 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import os
 import shlex
 import signal
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from ..methods import DropConnect, Dropout, Ising, Method, Plain
 from ..train import Recipe, Run, train
-from .common import DATA_HELP, add_data_arguments, print_json, read_data
+from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
 USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
 EXAMPLES = """examples:
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `train`."""
     parser.add_argument("--data", default="digits", metavar="NAME|PATH", help=f"{DATA_HELP} (digits)")
     add_data_arguments(parser)
-    parser.add_argument("--resize", type=int, metavar="N", help="scale and crop all images to N x N")
+    parser.add_argument("--resize", type=count, metavar="N", help="scale and crop all images to N x N")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (runs/DATA-METHOD-SEED)")
     how = parser.add_argument_group("method")
     how.add_argument("--method", default="ising", choices=METHODS, metavar="NAME", help=f"{', '.join(METHODS)} (ising)")
@@ -89,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="make a GPU repeat itself bit by bit")  # fmt: skip
     running = parser.add_argument_group("running")
     running.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
-    running.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="(once an epoch)")
+    running.add_argument("--checkpoint-every", type=count, metavar="STEPS", help="(once an epoch)")
     running.add_argument("--overwrite", action="store_true", help="begin anew, whatever training the folder holds")
     running.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
     running.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -99,15 +100,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train."""
     method, recipe = make_method(args), make_recipe(args)
-    if args.checkpoint_every is not None and args.checkpoint_every < 1:
-        raise ValueError(f"--checkpoint-every must be a number of steps from 1 on, got {args.checkpoint_every}")
     dataset = read_data(args.data, args, resize=args.resize)
     out = args.out or f"runs/{dataset.name}-{args.method}-{recipe.seed}"
     with until_signalled() as received:
         trained = train(
             dataset, method, recipe, out=out, device=args.device, checkpoint_every=args.checkpoint_every,
             overwrite=args.overwrite, progress=not args.quiet, tensorboard=False if args.no_tensorboard else None,
-            command=shlex.join(["isingformer", *sys.argv[1:]]), stop=lambda: bool(received),
+            command=shlex.join(["isingformer", *args.given]), stop=lambda: bool(received),
         )  # fmt: skip
     if not trained.finished:
         print(f"stopped; {trained.folder} holds a checkpoint: give the same command again to go on", file=sys.stderr)
@@ -132,9 +131,12 @@ def make_method(args: argparse.Namespace) -> Method:
             given[flag] = value
     method = make(**given)
     settings = dict(parsed(setting) for setting in args.set)
-    unknown = sorted(settings.keys() - method.settings().keys())
-    if unknown:
-        raise ValueError(f"--set {unknown[0]}: {args.method} has {', '.join(method.settings())}")
+    known = method.settings()
+    for name, value in settings.items():
+        if name not in known:
+            raise ValueError(f"--set {name}: {args.method} has {', '.join(known)}")
+        if isinstance(known[name], bool) and not isinstance(value, bool):  # "no" would count as true
+            raise ValueError(f"--set {name}={value}: expected True or False")
     try:
         return dataclasses.replace(method, **settings)
     except TypeError as error:  # a word where a number should be
@@ -170,7 +172,8 @@ def until_signalled() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        print("stopping after this step ...", file=sys.stderr)
+        if sys.stderr is not None:  # not print(): the signal may have come while something was being printed
+            os.write(2, b"\nstopping after this step ...\n" if os.isatty(2) else b"stopping after this step ...\n")
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -182,7 +185,7 @@ def until_signalled() -> Iterator[list[int]]:
 
 def summary(run: Run) -> str:
     """A trained run in three lines."""
-    done, last = run.about["finished"], run.about["finished"]["last"]
+    done, last = run.about["finished"], run.about["finished"]["figures"]
     text = f"trained {run.about['method']['name']} on {run.about['data']['train']} images of "
     text += f"{run.about['data']['name']}: {done['epochs']} epochs in {done['seconds']:.0f} s"
     text += f", stopped early, kept epoch {done['kept_epoch']}\n" if done["stopped_early"] else "\n"

@@ -76,7 +76,12 @@ class Ising(Method):
         every = self.refresh == "epoch" or (isinstance(self.refresh, int) and self.refresh >= 1)
         check("refresh", self.refresh, every, "a number of steps from 1 on, or 'epoch'")
         check("average", self.average, 0 <= self.average < 1, "in [0, 1)")
-        check("measure_every", self.measure_every, self.measure_every is None or self.measure_every >= 1, "1 or more")
+        check(
+            "measure_every",
+            self.measure_every,
+            self.measure_every is None or (isinstance(self.measure_every, int) and self.measure_every >= 1),
+            "1 or more",
+        )
         for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
             if getattr(self, one) == 0 and getattr(self, other) is None and self.evidence != "none":
                 raise ValueError(f"Ising: {one}=0 leaves {other} = 1/0 open; give {other} too")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,10 +73,10 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         write_tensors(fresh[1], method.state_dict())
         write_json(path / INDEX, index)
     except BaseException:
-        for file in fresh:
+        for file in fresh if tag not in _text_of(path / INDEX) else []:  # the new index may be in place already
             file.unlink(missing_ok=True)
         raise
-    for old in [*path.glob("model-*.safetensors"), *path.glob("posterior-*.safetensors")]:
+    for old in saved_tensors(path):
         if old not in fresh:
             old.unlink(missing_ok=True)
 
@@ -93,7 +94,8 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     about = index["model"]
     built = model
     if built is None and about["config"] is not None:
-        built = ViT(**about["config"]).to(tensors["model"]["head.weight"].dtype)
+        with torch.random.fork_rng(devices=[]):  # its initial weights are not used, so no one's generator is moved
+            built = ViT(**about["config"]).to(tensors["model"]["head.weight"].dtype)
     if built is None:
         raise ValueError(
             f"load: {path} holds a {about['class']}, which only you can build; pass a fresh one: "
@@ -113,6 +115,16 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         raise
     built.load_state_dict(tensors["model"])
     return built.train(index["training"])
+
+
+def saved_tensors(path: Path) -> list[Path]:
+    """The tensor files in a folder that `save` has named; other .safetensors there are not ours."""
+    ours = re.compile(r"(model|posterior)-[0-9a-f]{8}\.safetensors")
+    return [file for file in path.glob("*.safetensors") if ours.fullmatch(file.name)]
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def _check_fits(path: Path, model: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -27,12 +27,17 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-@contextlib.contextmanager
-def fitting_threads(network: Mapping[str, Any], device: torch.device) -> Iterator[None]:
-    """Inside, a small network on a CPU runs on one thread: several would mostly wait for each other."""
-    before = torch.get_num_threads()
+def threads_for(network: Mapping[str, Any], device: torch.device) -> int:
+    """How many CPU threads to use: one for a small network on a CPU, where several would mostly wait for each other."""
     small = device.type == "cpu" and network["width"] <= SMALL["width"]
-    torch.set_num_threads(1 if small else before)
+    return 1 if small else torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Inside, torch uses so many CPU threads: the same number again gives the same sums, bit by bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
         yield
     finally:
@@ -54,9 +59,9 @@ def deterministic(on: bool) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first product
-    before = torch.are_deterministic_algorithms_enabled()
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)

@@ -17,15 +17,15 @@ import io
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .._files import make_folder, write_json, write_text
+from .._files import make_folder, temporary_files, write_json, write_text
 from .._version import __version__
+from ..methods.storage import INDEX, saved_tensors
 
 FORMAT = 1
 SETTINGS = ("data", "method", "recipe")
@@ -50,13 +50,14 @@ class RunFolder:
             )
         try:
             about: dict[str, Any] = json.loads(self.about.read_text(encoding="utf-8"))
-            found = about["format"]
+            found, made_by = about["format"], about["isingformer"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self.about} is damaged ({error}); train again with --overwrite") from None
         if found != FORMAT:
-            raise ValueError(
-                f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {about['isingformer']}"
-            )
+            raise ValueError(f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {made_by}")
+        lacking = [name for name in (*SETTINGS, "network", "finished") if name not in about]
+        if lacking:
+            raise ValueError(f"{self.about} is damaged (without {', '.join(lacking)}); train again with --overwrite")
         return about
 
     def begin(self, about: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any]:
@@ -65,7 +66,9 @@ class RunFolder:
         Raises:
             FileExistsError: the folder holds a training with other settings.
         """
-        if self.about.is_file() and not overwrite:
+        if overwrite:
+            self._clear()
+        elif self.about.is_file():
             there = self.read()
             different = differences(there, about)
             if different:
@@ -73,21 +76,24 @@ class RunFolder:
                     f"{self.path} holds another training ({'; '.join(different)}); give another --out, or --overwrite "
                     "to begin anew"
                 )
+            if there["finished"] is not None:
+                self.checkpoint.unlink(missing_ok=True)  # where the process died just before it did so itself
             return there
-        self._clear()
+        elif self.checkpoint.exists() or (self.path / INDEX).exists():
+            raise FileExistsError(
+                f"{self.path} holds a saved model or a checkpoint without the run.json of a training; give another "
+                "--out, or --overwrite to replace it"
+            )
         whole = {"format": FORMAT, **versions(), **about, "finished": None}
         write_json(self.about, whole)
         return whole
 
     def _clear(self) -> None:
-        """Remove what an earlier training left here, and nothing else; the checkpoint before what describes it."""
-        for pattern in (
-            "checkpoint.safetensors", "run.json", "history.csv", "isingformer.json", "model-*.safetensors",
-            "posterior-*.safetensors", "evaluation*.json",
-        ):  # fmt: skip
-            for file in self.path.glob(pattern):
-                file.unlink()
-        shutil.rmtree(self.tensorboard, ignore_errors=True)
+        """Remove what an earlier training left here, and nothing else. Without its run.json the rest is no training."""
+        events = self.tensorboard.glob("events.out.tfevents.*")
+        index = self.path / INDEX
+        for file in (self.about, self.checkpoint, self.history, index, *saved_tensors(self.path), *events):
+            file.unlink(missing_ok=True)
 
     def write_history(self, rows: list[dict[str, float]]) -> None:
         """The epochs so far as a table."""
@@ -112,7 +118,7 @@ class RunFolder:
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(handle, self.path)
-            for stale in self.path.glob(".*.part"):
+            for stale in temporary_files(self.path):
                 stale.unlink(missing_ok=True)
             yield
         finally:

@@ -155,17 +155,25 @@ class Loop:
             self.first_bad = torch.where(fresh, step, self.first_bad)
 
     def _check_nan(self) -> None:
-        """Before anything is written or shown: what the GPU noted in the meantime."""
+        """Before anything is shown: what the GPU noted in the meantime."""
         bad = int(self.first_bad)
         if bad >= 0:
             raise self._diverged(bad)
 
-    def _diverged(self, step: int) -> Diverged:
+    def _check_weights(self) -> None:
+        """Before anything is written: the last update itself may have ruined them, after a loss that was finite."""
+        self._check_nan()
+        if not bool(torch.stack(torch._foreach_norm(list(self.model.parameters()))).isfinite().all()):
+            raise self._diverged(self.progress.step - 1, "the weights")
+
+    def _diverged(self, step: int, what: str = "the loss") -> Diverged:
         kept = "" if self.checkpoint is None or not self.checkpoint.exists() else "; the last checkpoint is whole"
-        seed, rate = derived_seed(self.recipe.seed, "noise", step), self.optimizer.param_groups[0]["lr"]
+        seed = derived_seed(self.recipe.seed, "noise", step)
+        rate = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
         return Diverged(
-            f"the loss turned NaN or infinite at step {step + 1} of {self.steps} (batch seed {seed}, learning rate "
-            f"{rate:.3g}){kept}. Try a lower learning rate, a longer lr_warmup, stronger clipping, or float32"
+            f"{what} turned NaN or infinite at step {step + 1} of {self.steps} (batch seed {seed}, learning rate "
+            f"{rate:.3g}){kept}. Try a lower learning rate, a longer lr_warmup, stronger clipping, or float32, with "
+            "another --out or --overwrite: the same command would end the same way"
         )
 
     def figures(self) -> dict[str, float]:
@@ -178,6 +186,7 @@ class Loop:
         row = {"epoch": len(self.progress.history) + 1, "step": self.progress.step, **self.figures()}
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         if len(self.validation):
+            self._check_weights()
             row["validation_nll"], row["validation_accuracy"] = self.validate()
         self.progress.history.append(row)
         self.running.zero_()
@@ -191,7 +200,8 @@ class Loop:
         if progress.best_nll is None or nll < progress.best_nll:
             progress.best_nll, progress.best_epoch = nll, int(row["epoch"])
             self.best = snapshot(self.method)
-        progress.stopped = row["epoch"] - progress.best_epoch >= (self.recipe.patience or 0)
+        waited = row["epoch"] - progress.best_epoch >= (self.recipe.patience or 0)
+        progress.stopped = waited and progress.step < self.steps
 
     @torch.no_grad()
     def validate(self) -> tuple[float, float]:
@@ -207,7 +217,7 @@ class Loop:
         return float(nll) / len(self.validation), int(right) / len(self.validation)
 
     def _write(self) -> None:
-        self._check_nan()
+        self._check_weights()
         self.progress.running = self.running.tolist()
         if self.checkpoint is not None:
             write_checkpoint(self.checkpoint, self.progress, self.method, self.optimizer, self.best)

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..nn.vit import ViT
-
 Precision = Literal["auto", "float32", "bfloat16"]
 SMALL_IMAGE = 16
 """Images with fewer rows than this get the small network."""
 REFERENCE = {"width": 128, "depth": 6, "heads": 4, "mlp": 256}
 SMALL = {"width": 64, "depth": 4, "heads": 4, "mlp": 128}
 MOST_PATCHES = 8
-"""Patches a side that the default patch size allows."""
+FEWEST_PATCHES = 3
+"""Patches a side that the default patch size allows, and that it must give."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,9 @@ class Recipe:
 
     Args:
         epochs: passes over the training images.
-        batch: images a step. None: 128, less where an epoch would have fewer than 20 steps, at least 16.
-        lr: the peak learning rate of AdamW. None: 1e-3, and 2e-3 for the small network.
+        batch: images a step. None: 128; where an epoch would have fewer than 20 steps, the largest power of two that
+            gives 20, at least 16.
+        lr: the peak learning rate of AdamW. None: 1e-3, and 2e-3 for networks of width up to 64.
         weight_decay: of AdamW, on the matrices of the linear layers alone.
         lr_warmup: share of the steps over which the learning rate rises, before it falls by a cosine.
         clip: largest norm of the gradient; None: no clipping.
@@ -43,7 +43,8 @@ class Recipe:
             below 16 rows width 64, depth 4, MLP 128; the smallest patch, from 2 on, that gives at most 8 x 8 of them.
         seed: initial weights, order of the batches, augmentation, noise, and the sample unless `sample_seed` is given.
         sample_seed: of the training and validation sample.
-        deterministic: make a GPU repeat itself bit by bit, at some cost in speed. A CPU always does.
+        deterministic: make a GPU repeat itself bit by bit, at some cost in speed. A CPU always does, on the same
+            number of threads.
     """
 
     epochs: int = 30
@@ -73,23 +74,24 @@ class Recipe:
         """Check every setting; an error names the value and what is allowed."""
         for name in ("epochs", "batch", "width", "depth", "heads", "mlp", "patch", "patience", "train_size"):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            self._check(name, (value is None and name != "epochs") or whole, "a whole number from 1 on")
-        self._check("lr", self.lr is None or 0 < self.lr < math.inf, "above 0")
-        self._check("weight_decay", 0 <= self.weight_decay < math.inf, "zero or more")
-        self._check("lr_warmup", 0 <= self.lr_warmup < 1, "a share of the steps, in [0, 1)")
-        self._check("clip", self.clip is None or 0 < self.clip < math.inf, "above 0, or None")
-        self._check("augment", set(self.augmentations) <= {"flip", "crop"}, "'flip', 'crop', 'flip,crop' or ''")
+            self._check(name, (value is None and name != "epochs") or _whole(value, 1), "a whole number from 1 on")
+        self._check("lr", self.lr is None or (_real(self.lr) and self.lr > 0), "above 0")
+        self._check("weight_decay", _real(self.weight_decay) and self.weight_decay >= 0, "zero or more")
+        self._check("lr_warmup", _real(self.lr_warmup) and 0 <= self.lr_warmup < 1, "a share of the steps, in [0, 1)")
+        self._check("clip", self.clip is None or (_real(self.clip) and self.clip > 0), "above 0, or None")
+        text = isinstance(self.augment, str)
+        fine = text and set(self.augmentations) <= {"flip", "crop"}
+        self._check("augment", fine, "'flip', 'crop', 'flip,crop' or ''")
         known = ("auto", "float32", "bfloat16")
         self._check("precision", self.precision in known, "'auto', 'float32' or 'bfloat16'")
-        share = isinstance(self.validation, int) or self.validation < 1
-        self._check("validation", self.validation >= 0 and share, "a number of images, or a share below 1")
+        share = _real(self.validation) and (isinstance(self.validation, int) or self.validation < 1)
+        self._check("validation", share and self.validation >= 0, "a number of images, or a share below 1")
+        for name in ("stratified", "deterministic"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
         self._check("likelihood", self.likelihood in ("softmax", "binary"), "'softmax' or 'binary'")
         self._check("pool", self.pool in ("class", "mean"), "'class' or 'mean'")
-        for name in ("seed", "sample_seed"):
-            value = getattr(self, name)
-            fine = (value is None and name == "sample_seed") or (isinstance(value, int) and 0 <= value < 2**62)
-            self._check(name, fine, "a whole number from 0 on")
+        self._check("seed", _whole(self.seed, 0), "a whole number from 0 on")
+        self._check("sample_seed", self.sample_seed is None or _whole(self.sample_seed, 0), "a whole number from 0 on")
         if self.patience is not None:
             self._check("validation", self.validation > 0, "above 0 where patience is given")
 
@@ -126,7 +128,7 @@ class Recipe:
         own = SMALL if height < SMALL_IMAGE else REFERENCE
         chosen = {name: getattr(self, name) or default for name, default in own.items()}
         return {
-            **chosen, "image_size": height, "channels": channels, "patch": self.patch or default_patch(height),
+            **chosen, "image_size": height, "channels": channels, "patch": self.patch or _checked_patch(height),
             "classes": 1 if self.likelihood == "binary" else classes, "pool": self.pool,
         }  # fmt: skip
 
@@ -141,14 +143,28 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**62
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def default_patch(side: int) -> int:
     """The smallest divisor of the side, from 2 on, that gives at most 8 patches a side; a side of 1 is one patch."""
     return next((p for p in range(2, side + 1) if side % p == 0 and side // p <= MOST_PATCHES), side)
 
 
-def build(network: Mapping[str, Any]) -> ViT:
-    """The network, with initial weights from torch's default generator."""
-    return ViT(**network)
+def _checked_patch(side: int) -> int:
+    patch = default_patch(side)
+    if side // patch < FEWEST_PATCHES and side >= 2 * FEWEST_PATCHES:
+        better = -(-side // MOST_PATCHES) * MOST_PATCHES
+        raise ValueError(
+            f"images are {side} x {side}, which only patches of {patch} divide, {side // patch} a side: too few for "
+            f"attention; --resize {better} (resize={better}) gives {MOST_PATCHES} a side, or name a patch"
+        )
+    return patch
 
 
 def schedule(step: int, *, steps: int, warmup: float) -> float:

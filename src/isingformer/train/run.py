@@ -4,66 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..data import Dataset, Images, load_data, read_image, resized, split, subset
-from ..methods import load
+from ..methods import Attached, attached_to, load
 from ..metrics import Scores, ood_auroc, scores
 from ..predict import Prediction, fit_temperature, predict
 from .batches import standardised
-from .device import fitting_threads
+from .device import find_device, threads, threads_for
+from .evaluation import Evaluation, Outside
 from .folder import RunFolder
+from .recipe import Recipe
 
 DEFAULT_SAMPLES = 50
-
-
-@dataclass(frozen=True)
-class Outside:
-    """How well a run's uncertainty tells its own test images from those of another dataset."""
-
-    data: str
-    images: int
-    auroc_entropy: float
-    auroc_epistemic: float
-    mean_entropy: float
-    """Of the other dataset's images, in nats."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a run scores on test images."""
-
-    data: str
-    on: str
-    """``test`` or ``validation`` images."""
-    images: int
-    samples: int
-    """Passes."""
-    scores: Scores
-    """With the temperature, where one was fitted."""
-    temperature: float | None = None
-    untempered: Scores | None = None
-    """The scores before tempering."""
-    outside: Outside | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {
-            "data": self.data,
-            "on": self.on,
-            "images": self.images,
-            "samples": self.samples,
-            "scores": self.scores.as_dict(),
-            "temperature": self.temperature,
-            "untempered": None if self.untempered is None else self.untempered.as_dict(),
-            "outside": None if self.outside is None else vars(self.outside),
-        }
+File = str | os.PathLike[str]
+CHUNK = 1 << 26
+"""Pixels that are turned into numbers at once."""
 
 
 class Run:
@@ -72,7 +33,7 @@ class Run:
     Args:
         folder: what `train` wrote.
         dataset: the data it was trained on, where they are at hand; else they are read again when needed.
-        device: where the model is to run; None: a GPU where there is one.
+        device: where the model is to run: ``cpu``, ``cuda``, ``cuda:1``; None or ``auto``: a GPU where there is one.
     """
 
     def __init__(
@@ -84,7 +45,7 @@ class Run:
     ) -> None:
         self.folder = Path(folder)
         self.about = RunFolder(folder).read()
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = find_device(str(device or "auto"))
         self._dataset = dataset
 
     def __repr__(self) -> str:
@@ -106,13 +67,27 @@ class Run:
         """The trained model, its method attached, in eval mode."""
         if not self.finished:
             raise ValueError(f"{self.folder} is not finished; give its training command again, and it goes on")
-        return load(self.folder).to(self.device).eval()
+        try:
+            return load(self.folder).to(self.device).eval()
+        except (KeyError, TypeError) as error:  # JSON, and not what `save` writes
+            raise ValueError(
+                f"{self.folder / 'isingformer.json'} is damaged ({error!r}); train again with --overwrite"
+            ) from error
 
-    def data(self, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    @property
+    def method(self) -> Attached:
+        """The method on the model: its drop probabilities, its weights' posterior."""
+        handle = attached_to(self.model)
+        assert handle is not None  # `load` attaches one
+        return handle
+
+    def data(self, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Dataset:
         """The data it was trained on, read again and compared with what they were.
 
         Args:
-            data_dir: where they are now, if not where they were.
+            data_dir: where they are now, if not where they were: for a dataset with a name the data folder, else the
+                folder of images or the .npz itself.
+            download: bring what is missing from the publisher.
         """
         about = self.about["data"]
         if self._dataset is None:
@@ -120,7 +95,15 @@ class Run:
                 raise ValueError(
                     f"{self.folder} was trained on data made in Python, {about['name']!r}; give the data to evaluate on"
                 )
-            self._dataset = load_data(**{**about["origin"], **({"data_dir": data_dir} if data_dir else {})})
+            origin = dict(about["origin"])
+            path = Path(origin["source"])
+            if data_dir is not None and not path.is_absolute():
+                origin["data_dir"] = data_dir
+            elif (
+                data_dir is not None and not path.exists()
+            ):  # it has moved; if it has not, the folder is for other data
+                origin["source"] = data_dir
+            self._dataset = load_data(**origin, download=download)
         found = self._dataset.fingerprint()
         if found != about["fingerprint"]:
             raise ValueError(
@@ -131,11 +114,10 @@ class Run:
 
     def validation(self, data_dir: str | os.PathLike[str] | None = None) -> Images:
         """The images that were held out of training."""
-        recipe = self.about["recipe"]
-        seed = recipe["seed"] if recipe["sample_seed"] is None else recipe["sample_seed"]
+        recipe = Recipe(**self.about["recipe"])
         _, held_out = split(
-            self.data(data_dir).train, train=recipe["train_size"], validation=recipe["validation"],
-            stratified=recipe["stratified"], seed=seed,
+            self.data(data_dir).train, train=recipe.train_size, validation=recipe.validation,
+            stratified=recipe.stratified, seed=recipe.seed_of_sample,
         )  # fmt: skip
         return held_out
 
@@ -144,30 +126,39 @@ class Run:
         about = self.about["data"]
         pixels = str(x.dtype).removeprefix("torch.")
         if list(x.shape[1:]) != [about["channels"], *about["size"]] or pixels != about["pixels"]:
+            fix = "--resize (resize=True) converts sizes and colours" if x.dim() == 4 and pixels == "uint8" else (
+                "give pixels as the training data had them"
+            )  # fmt: skip
             raise ValueError(
-                f"images are {pixels} {list(x.shape[1:])}; {self.folder} reads {about['pixels']} "
-                f"{[about['channels'], *about['size']]}; --resize (resize=True) converts sizes and colours"
+                f"images are {pixels} {list(x.shape)}; {self.folder} reads {about['pixels']} "
+                f"{['N', about['channels'], *about['size']]}; {fix}".replace("'N'", "N")
             )
         return standardised(x.to(self.device), torch.tensor(about["mean"]), torch.tensor(about["sd"]))
 
     def predict(
-        self, images: Tensor | Sequence[str | os.PathLike[str]], *, samples: int = DEFAULT_SAMPLES, seed: int = 0,
+        self, images: Tensor | File | Sequence[File], *, samples: int = DEFAULT_SAMPLES, seed: int = 0,
         resize: bool = False,
     ) -> Prediction:  # fmt: skip
         """The predictive distribution for images.
 
         Args:
-            images: pixels ``[N, C, H, W]`` as the training data had them, or image files.
+            images: pixels ``[N, C, H, W]`` as the training data had them, or image files (one, or several).
             samples: passes, each a network drawn anew.
             seed: of the drawn networks.
             resize: scale and crop files to the size that the model reads, and convert their colours. Done anyway where
                 the training images were resized.
         """
         if not isinstance(images, Tensor):
-            images = self._read(images, resize=resize)
-        generator = torch.Generator().manual_seed(seed)
-        with fitting_threads(self.about["network"], self.device):
-            return predict(self.model, self.inputs(images), samples=samples, generator=generator)
+            images = self._read([images] if isinstance(images, str | os.PathLike) else images, resize=resize)
+        if not len(images):
+            raise ValueError("predict: there are no images; give at least one")
+        parts = []
+        for chunk in images.split(max(1, CHUNK // images[0].numel())):
+            # The seed of the networks comes from the generator, so that a fresh one draws the same for every chunk.
+            generator = torch.Generator().manual_seed(seed)
+            with threads(threads_for(self.about["network"], self.device)):
+                parts.append(predict(self.model, self.inputs(chunk), samples=samples, generator=generator).samples)
+        return Prediction(torch.cat(parts, dim=1))
 
     def _read(self, files: Sequence[str | os.PathLike[str]], *, resize: bool) -> Tensor:
         about = self.about["data"]
@@ -182,17 +173,17 @@ class Run:
             read_image(Path(file), channels=about["channels"], size=(height, width), resize=resize or trained_so)
             for file in files
         ]
-        return torch.stack(read)
+        return torch.stack(read) if read else torch.empty(0)
 
     def evaluate(
         self,
-        data: Dataset | None = None,
+        data: Dataset | str | os.PathLike[str] | None = None,
         *,
         on: Literal["test", "validation"] = "test",
         samples: int = DEFAULT_SAMPLES,
         test_size: int | None = None,
         temperature: bool = False,
-        outside: Dataset | None = None,
+        outside: Dataset | str | os.PathLike[str] | None = None,
         resize: bool = False,
         seed: int = 0,
         data_dir: str | os.PathLike[str] | None = None,
@@ -200,7 +191,7 @@ class Run:
         """Score the run on test images.
 
         Args:
-            data: whose test images; None: those of the data it was trained on.
+            data: whose test images, a dataset or what `load_data` takes; None: those of the data it was trained on.
             on: ``validation`` scores the images held out of training instead: what settings are to be chosen by.
             samples: passes, each a network drawn anew, the same for all images.
             test_size: score a sample of so many test images, the same for every run (seed 0); None: all.
@@ -212,12 +203,8 @@ class Run:
         """
         if temperature and on == "validation":
             raise ValueError("evaluate: a temperature fitted on the validation images says nothing of them; use test")
-        dataset = data or self.data(data_dir)
-        if len(dataset.classes) != len(self.classes):
-            raise ValueError(
-                f"{dataset.name} has {len(dataset.classes)} classes, {self.folder} knows {len(self.classes)}; evaluate "
-                "on data with the same classes, or use it as --ood (outside=) data"
-            )
+        dataset = self.data(data_dir) if data is None else _loaded(data)
+        self._check_classes(dataset)
         ask = partial(self.predict, samples=samples, seed=seed)
         test = self._images(dataset, on, test_size, data_dir, resize=resize)
         found = ask(test.x)
@@ -232,14 +219,28 @@ class Run:
             raw, found = self._scores(found, test.y), found.tempered(fitted)
         elsewhere = None
         if outside is not None:
-            other = ask(self._fitting(outside.test, test_size, resize=resize).x)
+            strange = _loaded(outside)
+            other = ask(self._fitting(strange.test, test_size, resize=resize).x)
             other = other if fitted is None else other.tempered(fitted)
             elsewhere = Outside(
-                outside.name, len(other.entropy), ood_auroc(found.entropy, other.entropy),
+                strange.name, len(other.entropy), ood_auroc(found.entropy, other.entropy),
                 ood_auroc(found.epistemic, other.epistemic), float(other.entropy.mean()),
             )  # fmt: skip
         return Evaluation(
             dataset.name, on, len(test), len(found.samples), self._scores(found, test.y), fitted, raw, elsewhere
+        )
+
+    def _check_classes(self, dataset: Dataset) -> None:
+        """Refuse data with other classes; a dataset whose classes are mere numbers may have any names here."""
+        numbers = tuple(map(str, range(len(self.classes))))
+        unnamed = numbers in (dataset.classes, self.classes) and len(dataset.classes) == len(self.classes)
+        if unnamed or dataset.classes == self.classes:
+            return
+        strange = [name for name in dataset.classes if name not in self.classes]
+        what = f"such as {strange[0]!r}" if strange else "in another order or number"
+        raise ValueError(
+            f"{dataset.name} has other classes than {self.folder} ({len(dataset.classes)} here, {len(self.classes)} "
+            f"there, {what}); evaluate on data with the same classes, or use it as --ood (outside=) data"
         )
 
     def _images(
@@ -257,6 +258,8 @@ class Run:
         return held_out
 
     def _fitting(self, images: Images, size: int | None, *, resize: bool) -> Images:
+        if size is not None and not 1 <= size <= len(images):
+            raise ValueError(f"test_size must be 1 to {len(images)}, which is all there are, got {size}")
         chosen = images if size is None else subset(images, size, seed=0)
         height, width = self.about["data"]["size"]
         channels = self.about["data"]["channels"]
@@ -267,3 +270,7 @@ class Run:
     @staticmethod
     def _scores(found: Prediction, targets: Tensor) -> Scores:
         return scores(found.probs, targets.to(found.probs.device), entropy=found.entropy, epistemic=found.epistemic)
+
+
+def _loaded(data: Dataset | str | os.PathLike[str]) -> Dataset:
+    return data if isinstance(data, Dataset) else load_data(data)

@@ -14,7 +14,7 @@ from ..methods import Attached, Ising, Method, attach, save
 from ..nn.vit import ViT
 from .batches import Batches, derived_seed
 from .checkpoint import Progress
-from .device import find_device, fitting_threads
+from .device import find_device, threads, threads_for
 from .folder import RunFolder
 from .loop import Loop
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
@@ -39,8 +39,8 @@ def train(
     """Train a vision transformer on images, into a folder. Called again after an interruption, it goes on.
 
     Whenever the process dies, at most the steps since the last checkpoint are lost, and the result is bit by bit that
-    of a training that was never interrupted (on a GPU with ``Recipe(deterministic=True)``). torch's default generators
-    are used and left as they were.
+    of a training that was never interrupted (on the same machine; on a GPU with ``Recipe(deterministic=True)``).
+    torch's default generators are used and left as they were.
 
     Args:
         data: a `Dataset`, or what `load_data` takes: ``"digits"``, ``"mnist"``, a folder of images, an .npz.
@@ -60,12 +60,19 @@ def train(
         FileExistsError: `out` holds a training with other settings.
     """
     method, recipe = method or Ising(), recipe or Recipe()
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be a number of steps from 1 on, or None, got {checkpoint_every}")
     place = find_device(device)
     dataset = data if isinstance(data, Dataset) else load_data(data)
     sample, validation = split(
         dataset.train, train=recipe.train_size, validation=recipe.validation, stratified=recipe.stratified,
         seed=recipe.seed_of_sample,
     )  # fmt: skip
+    if recipe.patience is not None and not len(validation):
+        raise ValueError(
+            f"patience={recipe.patience} needs validation images, and validation={recipe.validation} of "
+            f"{len(sample)} training images holds out none; hold out more"
+        )
     network = recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
     mean, sd = standardise(sample)
     batches = Batches(
@@ -73,6 +80,8 @@ def train(
         device=place,
     )  # fmt: skip
     steps, lr = recipe.epochs * batches.per_epoch, recipe.rate(network)
+    # Before the folder: settings that no network fits must not leave one behind.
+    handle = build(network, method, recipe, examples=len(sample), steps=steps, device=place)
     folder = RunFolder(out)
     with folder.locked():
         about = folder.begin(
@@ -82,18 +91,17 @@ def train(
                 "method": {"name": method.name, "settings": method.settings()},
                 "recipe": recipe.settings(),
                 "network": network,
-                "plan": {"batch": batches.batch, "steps": steps, "lr": lr},
+                "plan": {"batch": batches.batch, "steps": steps, "lr": lr, "threads": threads_for(network, place)},
             },
             overwrite=overwrite,
         )
         if about["finished"] is not None:
             return Run(folder.path, dataset=dataset, device=place)
-        handle = build(network, method, recipe, examples=len(sample), steps=steps, device=place)
         loop = Loop(
             handle, batches, validation, recipe, lr=lr, checkpoint=folder.checkpoint,
             checkpoint_every=checkpoint_every, stop=stop,
         )  # fmt: skip
-        with contextlib.ExitStack() as shown, fitting_threads(network, place):
+        with contextlib.ExitStack() as shown, threads(about["plan"]["threads"]):
             loop.watcher = _watchers(shown, folder, loop, progress=progress, tensorboard=tensorboard)
             finished = loop.run()
         if finished:
@@ -131,14 +139,15 @@ def described(dataset: Dataset, sample: Images, validation: Images, mean: Any, s
 
 
 def outcome(progress: Progress) -> dict[str, Any]:
-    """How a training ended."""
+    """How a training ended; the figures are those of the epoch whose model was kept."""
+    kept = progress.best_epoch or len(progress.history)
     return {
         "epochs": len(progress.history),
         "steps": progress.step,
         "stopped_early": progress.stopped,
-        "kept_epoch": progress.best_epoch or len(progress.history),
+        "kept_epoch": kept,
         "seconds": round(progress.seconds, 1),
-        "last": progress.history[-1],
+        "figures": progress.history[kept - 1],
     }
 
 
