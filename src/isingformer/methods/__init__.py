@@ -6,11 +6,13 @@ from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
 from .method import Method
+from .named import METHODS, named_method
 from .plain import Plain
 from .storage import load, save
 from .weights import WeightPosterior
 
 __all__ = [
+    "METHODS",
     "Attached",
     "DropConnect",
     "Dropout",
@@ -21,6 +23,7 @@ __all__ = [
     "attach",
     "attached_to",
     "load",
+    "named_method",
     "sampled",
     "save",
 ]

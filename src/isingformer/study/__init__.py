@@ -1,0 +1,1 @@
+"""The paper's study: a grid of trainings, its records, tables, figures and report."""
