@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from isingformer import metrics
-from isingformer.predict import Prediction, _golden_section, fit_temperature
+from isingformer.predict import Prediction, fit_temperature
+from isingformer.predict.temperature import _golden_section
 
 temperatures = st.floats(0.05, 20)
 

@@ -11,12 +11,29 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import isingformer as isf
-from isingformer.cli.evaluate import ROWS
 from isingformer.data import Dataset, Images, load_data, subset
 from pictures import corners
 from publisher import MNIST, lay_out
 
 SAMPLES = ("--samples", "5")
+ROWS = {
+    "accuracy": "accuracy",
+    "recall (one-vs-all, mean over classes)": "recall",
+    "precision": "precision",
+    "F1": "f1",
+    "false-positive rate": "false_positive_rate",
+    "NLL": "nll",
+    "Brier": "brier",
+    "ECE (top label, 15 bins)": "ece",
+    "entropy of right predictions (nats)": "entropy_right",
+    "entropy of wrong predictions": "entropy_wrong",
+    "mutual information of right predictions": "epistemic_right",
+    "mutual information of wrong predictions": "epistemic_wrong",
+    "AUROC of entropy for errors": "error_auroc",
+    "AUROC of mutual information for errors": "error_auroc_epistemic",
+    "area under risk-coverage, by entropy": "aurc",
+}
+"""What the lines of the table are called, and which score they show."""
 
 
 def strict(text):
@@ -31,7 +48,7 @@ def strict(text):
 def in_table(text):
     """The numbers of the printed table by label: (score, score before tempering or None); None for a dash."""
     found = {}
-    for label, _ in ROWS:
+    for label in ROWS:
         (line,) = [line for line in text.splitlines() if line.startswith(f"  {label}  ")]
         numbers = [
             None if word == "-" else float(word) for word in re.findall(r"-|[\d.]+", line.removeprefix(f"  {label}"))
@@ -60,7 +77,7 @@ def test_the_table_has_the_numbers_of_json(done, trained):
     scores = strict(done("evaluate", trained, *SAMPLES, "--json"))["scores"]
     said = done("evaluate", trained, *SAMPLES)
     assert said.startswith("360 test images of digits, 5 passes\n")
-    assert in_table(said) == {label: (rounded(scores[key]), None) for label, key in ROWS}
+    assert in_table(said) == {label: (rounded(scores[key]), None) for label, key in ROWS.items()}
 
 
 def test_an_undefined_score_is_a_dash_and_null(done, trained):
@@ -69,7 +86,7 @@ def test_an_undefined_score_is_a_dash_and_null(done, trained):
     assert scores["error_auroc"] is None
     assert (scores["entropy_right"] is None) != (scores["entropy_wrong"] is None)
     said = in_table(done("evaluate", trained, *SAMPLES, "--test-size", "1"))
-    assert said == {label: (rounded(scores[key]), None) for label, key in ROWS}
+    assert said == {label: (rounded(scores[key]), None) for label, key in ROWS.items()}
 
 
 def test_the_temperature_is_the_likeliest_on_the_validation_images(done, trained):
@@ -96,7 +113,7 @@ def test_the_table_shows_the_scores_before_tempering_in_brackets(done, trained):
     said = done("evaluate", trained, *SAMPLES, "--temperature")
     assert f"temperature {found['temperature']:.3f}, fitted on validation data; in brackets without it" in said
     assert in_table(said) == {
-        label: (rounded(found["scores"][key]), rounded(found["untempered"][key])) for label, key in ROWS
+        label: (rounded(found["scores"][key]), rounded(found["untempered"][key])) for label, key in ROWS.items()
     }
 
 
@@ -120,6 +137,15 @@ def test_the_calibration_error_follows_from_the_reliability_table(done, trained)
     expected = [[row[name] for name in ("lower", "upper", "count", "confidence", "accuracy")] for row in bins]
     np.testing.assert_allclose(printed, expected, atol=5.1e-4)
     assert "mean confidence" not in done("evaluate", trained, *SAMPLES)
+
+
+def test_a_bin_in_which_nothing_is_right_is_printed_too(done, write_npz, trained, digits, tmp_path):
+    wrong = Images(digits.test.x, (isf.Run(trained).predict(digits.test.x, samples=5).classes + 1) % 10)
+    file = write_npz(tmp_path / "wrong.npz", Dataset("wrong", digits.train, wrong, digits.classes))
+    said = done("evaluate", trained, *SAMPLES, "--data", file, "--reliability")
+    rows = [line.split() for line in said.partition("mean confidence  accuracy\n")[2].splitlines()]
+    assert sum(int(row[3]) for row in rows) == 360
+    assert {row[-1] for row in rows} == {"0.0000"}
 
 
 def test_other_data_are_told_apart_by_their_uncertainty(done, write_npz, trained, digits, tmp_path):

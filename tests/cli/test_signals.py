@@ -9,6 +9,7 @@ import signal
 
 import pytest
 import torch
+from safetensors import safe_open
 
 import isingformer as isf
 from isingformer.cli.train import until_signalled
@@ -110,6 +111,21 @@ def test_a_second_signal_ends_a_training_at_once_and_it_still_goes_on(command, d
     assert found.err.splitlines() == ["stopping after this step ...", "isingformer train: interrupted"]
     done(*line, "--out", tmp_path / "run")
     assert ends_like(tmp_path / "run", tmp_path / "whole", weights)
+
+
+def test_checkpoints_may_come_more_often_than_once_an_epoch(command, tiny, at_step, tmp_path):
+    """A process that dies in the third step has lost everything, or with a checkpoint every step that step alone."""
+
+    def die():
+        raise KeyboardInterrupt
+
+    for more, kept in (((), False), (("--checkpoint-every", "1"), True)):
+        at_step(3, die)
+        run = tmp_path / f"run{len(more)}"
+        assert command("train", *tiny, "--quiet", "--no-tensorboard", *more, "--out", run).code == 130
+        assert (run / "checkpoint.safetensors").exists() == kept
+    with safe_open(run / "checkpoint.safetensors", framework="pt") as stored:
+        assert json.loads(stored.metadata()["progress"])["step"] == 2
 
 
 @pytest.mark.parametrize("name", ["evaluate", "predict"])

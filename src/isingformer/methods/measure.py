@@ -12,6 +12,8 @@ from ..curvature.hutchinson import hutchinson_diagonal
 from ..curvature.likelihood import Likelihood
 from ..curvature.lm import lm_diagonal
 from ..nn.masked import expected_network, measured_at_expected
+from ..nn.noise import KeyedNoise
+from ..nn.posterior import Posterior
 
 
 def model_outputs(result: Any) -> Tensor:
@@ -94,7 +96,7 @@ def _mc_fisher(
     """Squared per-example gradients for labels drawn from the model: an unbiased diagonal Gauss-Newton."""
     with measured_at_expected(model) as parts:
         outputs = outputs_of()
-        loss = mean_nll(outputs, likelihood.sample(outputs.detach())).sum()
+        loss = mean_nll(outputs, _drawn_labels(outputs.detach(), likelihood, parts, replica_axes)).sum()
         companions = {name: part.companion for name, part in parts.items() if part.companion is not None}
         filled = torch.autograd.grad(loss, list(companions.values()), allow_unused=True, materialize_grads=True)
     # The companions undo a mean over examples; the loss was one over terms.
@@ -104,3 +106,15 @@ def _mc_fisher(
         for name, sums in zip(companions, filled, strict=True)
     }
     return h, terms[0]
+
+
+def _drawn_labels(outputs: Tensor, likelihood: Likelihood, parts: Mapping[str, Posterior], replica_axes: int) -> Tensor:
+    """Labels from the model's own prediction; each replica's from its own stream, whoever else is in the stack."""
+    noise = next(iter(parts.values())).noise
+    if not replica_axes or not isinstance(noise, KeyedNoise):
+        return likelihood.sample(outputs)
+    generator = torch.Generator(outputs.device)
+    keys = noise.mask_key.tolist()
+    return torch.stack(
+        [likelihood.sample(own, generator.manual_seed(key)) for own, key in zip(outputs, keys, strict=True)]
+    )

@@ -1,0 +1,134 @@
+"""T passes of an attached model, each a network drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..methods import Attached, attached_to
+from ..methods.measure import model_outputs
+from ..nn.masked import drawing, in_eval_mode, node_masks, posteriors
+from ..nn.noise import KeyedNoise
+from ..nn.posterior import Sampling
+from .prediction import Prediction, described
+
+DEFAULT_MEMORY = 1 << 30
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    x: Any,
+    *,
+    samples: int = 50,
+    weight_draws: int = 1,
+    sampling: Sampling = "mask",
+    batch_size: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    generator: torch.Generator | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Prediction:
+    """The predictive distribution of an attached model, from T passes that each draw a network anew.
+
+    All inputs of a call see the same T networks, however they are cut into chunks. The model's mode does not matter and
+    is left as it was; other stochastic modules (an `nn.Dropout`) are off.
+
+    Args:
+        model: an attached model.
+        x: inputs ``[N, ...]``, as the model takes them.
+        samples: T.
+        weight_draws: draw that many weights under each of T / weight_draws masks, so that `epistemic` can be split into
+            `architecture` and `weights`; must divide T.
+        sampling: ``mask``, or ``local`` to draw fresh noise for every example and token (not draws of a network).
+        batch_size: inputs a chunk; None: as many as `memory` allows.
+        memory: bytes that a chunk's activations may take together.
+        generator: where the seed of the T networks comes from; None: torch's default generator.
+        seeds: of a stacked model, the seed of each replica's T networks, instead of a generator.
+
+    Raises:
+        RuntimeError: the T passes came out identical though the method is stochastic, so some layer ignores its
+            posterior.
+    """
+    method = attached_to(model)
+    if method is None:
+        raise ValueError(
+            f"predict: this {type(model).__name__} carries no method; attach one first, or load a saved model"
+        )
+    if samples < 1 or weight_draws < 1 or samples % weight_draws:
+        raise ValueError(f"predict: samples={samples} must be a positive multiple of weight_draws={weight_draws}")
+    if not isinstance(x, Tensor) or x.dim() == 0 or len(x) == 0:
+        raise ValueError(f"predict: x must be a tensor with at least one input, got {described(x)}")
+    noise = _streams(method, generator, seeds)
+    drawn = _stochastic(model)  # else one pass is all of them
+    axis = _batch_axis(method, x)
+    with in_eval_mode(model), drawing(model, sampling, noise):
+        if batch_size is None:
+            batch_size = max(1, memory // max(1, activation_bytes(model, x.narrow(axis, 0, 1))))
+        chunks = x.split(batch_size, dim=axis)
+        passes: list[Tensor] = []
+        for t in range(samples):
+            if passes and not drawn:
+                passes.append(passes[0])
+                continue
+            noise.set(masks=t // weight_draws, weights=t)
+            passes.append(torch.cat([model_outputs(model(chunk)) for chunk in chunks], dim=_replica_axes(method)))
+    outputs = torch.stack(passes)
+    _check_passes_differ(outputs, model, sampling)
+    kind = method.parts.likelihood
+    return Prediction(kind.probabilities(outputs), weight_draws, per_label=kind.name == "multilabel")
+
+
+def activation_bytes(model: nn.Module, one: Tensor) -> int:
+    """An upper bound for what one input's activations take: the outputs of all layers, as if all were kept at once."""
+    total = 0
+
+    def count(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal total
+        if isinstance(output, Tensor):
+            total += output.numel() * output.element_size()
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    try:
+        model(one)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def _streams(method: Attached, generator: torch.Generator | None, seeds: Sequence[int] | None) -> KeyedNoise:
+    """One noise stream a replica, on the model's device."""
+    q = next(iter(method.parts.posteriors.values())).drop
+    if seeds is not None:
+        if (len(seeds),) != tuple(q.shape[:-2]):
+            raise ValueError(f"predict: seeds must be one a replica, {list(q.shape[:-2])}, got {len(seeds)}")
+        return KeyedNoise(torch.tensor(list(seeds), device=q.device))
+    device = "cpu" if generator is None else generator.device
+    return KeyedNoise(torch.randint(2**62, q.shape[:-2], generator=generator, device=device).to(q.device))
+
+
+def _replica_axes(method: Attached) -> int:
+    return next(iter(method.parts.posteriors.values())).drop.dim() - 2
+
+
+def _batch_axis(method: Attached, x: Tensor) -> int:
+    """Where the examples are: after the replicas, unless all replicas share the inputs."""
+    return x.dim() - 4 if _replica_axes(method) else 0
+
+
+def _check_passes_differ(outputs: Tensor, model: nn.Module, sampling: str) -> None:
+    if len(outputs) < 2 or bool((outputs[1:] != outputs[:1]).any()):
+        return
+    if _stochastic(model):
+        raise RuntimeError(
+            f"predict: {len(outputs)} passes with {sampling!r} sampling gave identical outputs although the posterior "
+            "is not a point: the model computes around its masked layers (a fused attention path, a cached result)"
+        )
+
+
+def _stochastic(model: nn.Module) -> bool:
+    weights, nodes = posteriors(model).values(), node_masks(model).values()
+    return any(part.stochastic() for part in weights) or any(mask.stochastic() for mask in nodes)

@@ -1,0 +1,153 @@
+"""All replicas of a cell as one batched program: stacked weights, one optimiser, the data on the device.
+
+A replica has its own sample, initial weights, order of batches, noise stream and clipping, all from its own seed, so
+its result does not depend on who it was stacked with. It is the training of `isingformer.train` with the same seed, but
+for the noise, which comes from keyed streams here.
+
+Axes: R replicas, N images of a sample, B images of a batch, C channels, T passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..data import Dataset, Images, split_rows, standardise
+from ..methods import Method, attach
+from ..nn import ViT, clip_grad_norm_, stack
+from ..predict import Prediction, predict
+from ..train.batches import augmented, derived_seed
+from ..train.device import precision
+from ..train.loop import Diverged, adamw
+from ..train.recipe import Recipe, schedule
+
+
+class Stack:
+    """R trainings of one method on one dataset, as one.
+
+    Args:
+        dataset: whose training file the samples are drawn from.
+        method: what every replica is trained with.
+        recipes: one a replica; they differ in their seeds alone.
+        device: where they train.
+        dtype: of the weights; float64 for exact comparisons.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        method: Method,
+        recipes: Sequence[Recipe],
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.recipe, self.recipes, self.device, self.dtype = recipes[0], recipes, device, dtype
+        self.seeds = [recipe.seed for recipe in recipes]
+        self.x, self.y = dataset.train.x.to(device), dataset.train.y.to(device)
+        rows = [
+            split_rows(
+                dataset.train.y, train=recipe.train_size, validation=0, stratified=recipe.stratified,
+                seed=recipe.seed_of_sample,
+            )[0]
+            for recipe in recipes
+        ]  # fmt: skip
+        self.rows = torch.stack(rows)  # [R, N]
+        scales = [standardise(dataset.train.take(own)) for own in rows]
+        self.mean, self.sd = (torch.stack(part).to(device, dtype) for part in zip(*scales, strict=True))  # [R, C]
+        self.batch = self.recipe.batch_for(self.rows.shape[1])
+        self.per_epoch = self.rows.shape[1] // self.batch
+        self.steps = self.recipe.epochs * self.per_epoch
+        self.network = self.recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
+        self.lr = self.recipe.rate(self.network)
+        self.model = stack([initial(self.network, seed) for seed in self.seeds]).to(device, dtype)
+        self.method = attach(
+            self.model, method, examples=self.rows.shape[1], steps=self.steps, likelihood=self.recipe.likelihood,
+            seeds=[derived_seed(seed, "noise") for seed in self.seeds],
+        )  # fmt: skip
+        self.likelihood = self.method.parts.likelihood
+        self.optimizer = adamw(self.method, self.lr, self.recipe.weight_decay)
+        self.autocast = precision(self.recipe.precision, device)
+        self.nll = torch.zeros(len(recipes), dtype=torch.float64, device=device)
+        """Summed over the steps of the epoch under way, [R]; after `train`, the mean of the last epoch."""
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def train(self, told: Callable[[int], None] | None = None) -> None:
+        """Train all replicas to the end.
+
+        Args:
+            told: called with the number of steps done after each; what it raises ends the training.
+        """
+        started = time.perf_counter()
+        self.model.train()
+        for step in range(self.steps):
+            if step % self.per_epoch == 0:
+                order = self._order(step // self.per_epoch)
+                self.nll.zero_()
+            place = step % self.per_epoch * self.batch
+            self._step(step, order[:, place : place + self.batch])
+            if told is not None:
+                told(step + 1)
+        self.nll /= self.per_epoch
+        self._check_finite()
+        self.seconds = time.perf_counter() - started
+
+    def _order(self, epoch: int) -> Tensor:
+        """The images of an epoch in their order, ``[R, N]``, by their numbers in the training file."""
+        orders = []
+        for own, seed in zip(self.rows, self.seeds, strict=True):
+            generator = torch.Generator().manual_seed(derived_seed(seed, "order", epoch))
+            orders.append(own[torch.randperm(len(own), generator=generator)])
+        return torch.stack(orders).to(self.device)
+
+    def _step(self, step: int, rows: Tensor) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
+        x, y = self._inputs(self.x[rows], step), self.y[rows]  # [R, B, C, H, W] and [R, B]
+        with self.autocast():
+            outputs = self.model(x)
+        nll = self.likelihood.nll(outputs.to(self.dtype), y).mean(1)  # [R]
+        (nll + self.method.kl()).sum().backward()
+        if self.recipe.clip is not None:
+            clip_grad_norm_(self.model.parameters(), self.recipe.clip, replicas=len(self))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.method.step(targets=y)
+        self.nll += nll.detach()
+
+    def _inputs(self, x: Tensor, step: int | None) -> Tensor:
+        """Pixels ``[R, B, C, H, W]`` as each replica reads them; in training augmented, each by its own draws."""
+        kinds = self.recipe.augmentations
+        if kinds and step is not None:
+            generators = [torch.Generator().manual_seed(derived_seed(seed, "augment", step)) for seed in self.seeds]
+            x = torch.stack([augmented(own, kinds, draws) for own, draws in zip(x, generators, strict=True)])
+        shape = (len(self), 1, -1, 1, 1)
+        return (x.to(self.dtype) - self.mean.view(shape)) / self.sd.view(shape)
+
+    def _check_finite(self) -> None:
+        bad = (~self.nll.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            seeds = ", ".join(str(self.seeds[r]) for r in bad)
+            raise Diverged(f"the loss of {len(bad)} of {len(self)} replicas turned NaN or infinite (seeds {seeds})")
+
+    def predict(self, images: Images, samples: int) -> Prediction:
+        """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""
+        x = self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
+        with self.autocast():
+            found = predict(
+                self.model, x, samples=samples, seeds=[derived_seed(seed, "predict") for seed in self.seeds]
+            )
+        return Prediction(found.samples.to(self.dtype))
+
+
+def initial(network: dict[str, object], seed: int) -> ViT:
+    """A network with the initial weights that `isingformer.train` gives it for this seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derived_seed(seed, "weights"))
+        return ViT(**network)  # type: ignore[arg-type]
