@@ -1,5 +1,7 @@
 """Records as a study leaves them, made up: for tests of tables, figures and reports."""
 
+import dataclasses
+import functools
 import itertools
 import math
 
@@ -47,3 +49,18 @@ def study(
             cell = Cell(dataset, size, method, rate)
             found += [made_up(cell, replica, skill=skill) for replica in range(replicas)]
     return found
+
+
+def scored(cell, replica, *, seed=None, **values):
+    """A made-up record with given scores, or values of its own such as `mean_q`."""
+    base = _base()
+    own = {name: value for name, value in values.items() if hasattr(base, name)}
+    scores = base.scores | {name: value for name, value in values.items() if name not in own}
+    return dataclasses.replace(
+        base, cell=cell, replica=replica, seed=replica if seed is None else seed, scores=scores, **own
+    )
+
+
+@functools.cache
+def _base():
+    return made_up(Cell("digits", 100, "plain", None), 0, n=40)

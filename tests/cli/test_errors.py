@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from isingformer.cli import COMMANDS
+from isingformer.cli import COMMANDS, in_one_line
+from isingformer.cli.common import print_json
 from publisher import CIFAR10, CIFAR100, MNIST, lay_out
 
 GREY = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
@@ -182,10 +183,10 @@ WRONG = [
     ),
     (["--set", "coupling"], "--set needs NAME=VALUE, got 'coupling'"),
     (["--set", "=2"], "--set needs NAME=VALUE, got '=2'"),
-    (["--set", "strength=2"], "--set strength: ising has kl_weight,"),
-    (["--set", "coupling=strong"], "--set coupling=strong"),
+    (["--set", "strength=2"], "ising has no setting 'strength'; it has kl_weight,"),
+    (["--set", "coupling=strong"], "ising cannot use coupling='strong'"),
     (["--set", "curvature=none"], "curvature must be one of"),
-    (["--set", "two_way=no"], "--set two_way=no: expected True or False"),
+    (["--set", "two_way=no"], "two_way of ising must be True or False, got 'no'"),
     (["--set", "average=2"], "average must be in [0, 1), got 2"),
     (["--epoch", "3"], "unrecognized arguments: --epoch 3; see isingformer train --help"),
     (["more"], "unrecognized arguments: more; see isingformer train --help"),
@@ -325,3 +326,22 @@ def test_a_damaged_checkpoint_is_named_and_kept(command, refused, tiny, at_step,
     file = tmp_path / "run" / "checkpoint.safetensors"
     file.write_bytes(file.read_bytes()[:500])
     refused(*line, names=[file, "is damaged"])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("two\n  lines"), "two lines"),
+        (ValueError(), "ValueError"),
+        (FileNotFoundError(2, "No such file or directory", "a/b"), "a/b: No such file or directory"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+    ],
+)
+def test_any_error_is_one_line_that_says_something(error, said):
+    assert in_one_line(error) == said
+
+
+def test_what_json_cannot_hold_is_not_printed(capsys):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"score": float("nan")})
+    assert capsys.readouterr().out == ""

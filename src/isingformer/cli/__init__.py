@@ -54,12 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, OSError, ImportError, ArithmeticError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError) as error:
         if os.environ.get(DEBUG):
             raise
         said = in_one_line(error).removeprefix(f"{name.rpartition(' ')[2]}: ")
         print(f"{name}: error: {said}", file=sys.stderr)
-        return FAILED if isinstance(error, ArithmeticError) else BAD_INPUT
+        return BAD_INPUT if isinstance(error, ValueError | OSError | ImportError) else FAILED
 
 
 def flush_output() -> None:

@@ -10,6 +10,7 @@ from ..metrics import Scores
 from ..predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from ..train import Evaluation, Run, find_device
 from .common import DATA_HELP, add_data_arguments, count, print_json, read_data, seed
+from .progress import transfers
 
 USAGE = "RUN [options]"
 EXAMPLES = """examples:
@@ -33,6 +34,7 @@ ROWS = (
     ("AUROC of entropy for errors", "error_auroc"),
     ("AUROC of mutual information for errors", "error_auroc_epistemic"),
     ("area under risk-coverage, by entropy", "aurc"),
+    ("the same, by mutual information", "aurc_epistemic"),
 )
 
 
@@ -63,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate."""
     opened = Run(args.run, device=find_device(args.device))
     other, outside = (read_other(source, args, opened) if source else None for source in (args.data, args.ood))
-    if args.offline and (other is None or args.validation or args.temperature):
-        opened.data(args.data_dir, download=False)
+    if other is None or args.validation or args.temperature:
+        with transfers() as bar:
+            opened.data(args.data_dir, download=not args.offline, progress=bar)
     found = opened.evaluate(
         other, on="validation" if args.validation else "test", samples=args.samples, test_size=args.test_size,
         temperature=args.temperature, outside=outside, resize=args.resize, seed=args.seed, data_dir=args.data_dir,

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
     parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
     parser.add_argument("--level", type=float, default=0.9, metavar="X", help="of the credible intervals (0.9)")
-    parser.add_argument("--temperature", type=float, metavar="X", help="as `evaluate --temperature` printed it (1)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="as `evaluate --temperature` printed it (1)"
+    )
     parser.add_argument("--resize", action="store_true", help="fit images to the size and colours the run reads")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the drawn networks (0)")
@@ -40,15 +42,18 @@ def run(args: argparse.Namespace) -> int:
     """Predict."""
     opened = Run(args.run, device=find_device(args.device))
     files = find_images([Path(name) for name in args.images])
-    found = opened.predict(files, samples=args.samples, seed=args.seed, resize=args.resize).to("cpu")
-    if args.temperature is not None:
-        found = found.tempered(args.temperature)
+    found = (
+        opened.predict(files, samples=args.samples, seed=args.seed, resize=args.resize)
+        .to("cpu")
+        .tempered(args.temperature)
+    )
     rows = table(files, opened.classes, found, args.level)
     if args.json:
         names = opened.classes
         for row, probs in zip(rows, found.probs.tolist(), strict=True):
             row["probabilities"] = dict(zip(names, probs, strict=True))
-        print_json({"run": str(opened.folder), "samples": len(found.samples), "level": args.level, "images": rows})
+        asked = {"samples": len(found.samples), "level": args.level, "temperature": args.temperature, "seed": args.seed}
+        print_json({"run": str(opened.folder), **asked, "images": rows})
     elif args.csv:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

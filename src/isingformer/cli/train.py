@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import dataclasses
 import os
 import shlex
 import signal
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..methods import DropConnect, Dropout, Ising, Method, Plain
+from ..methods import METHODS, Method, named_method
 from ..train import Recipe, Run, train
 from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
@@ -34,15 +33,6 @@ def number(text: str) -> int | float:
     return float(text) if "." in text or "e" in text.lower() else int(text)
 
 
-METHODS: dict[str, tuple[Callable[..., Method], str | None]] = {
-    "ising": (Ising, "delta"),
-    "ising-paper": (Ising.paper, "delta"),
-    "ising-paper-obd": (Ising.paper_obd, "delta"),
-    "dropconnect": (DropConnect, "p"),
-    "dropout": (Dropout, "p"),
-    "plain": (Plain, None),
-}
-"""How each method is made, and which of its settings is the drop rate."""
 RECIPE: dict[str, tuple[Callable[[str], Any], str]] = {
     "epochs": (int, "passes over the training images (30)"),
     "batch": (int, "images a step (128; less where an epoch would have fewer than 20 steps)"),
@@ -109,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
             command=shlex.join(["isingformer", *args.given]), stop=lambda: bool(received),
         )  # fmt: skip
     if not trained.finished:
-        print(f"stopped; {trained.folder} holds a checkpoint: give the same command again to go on", file=sys.stderr)
+        again = "the same command without --overwrite" if args.overwrite else "the same command again"
+        print(f"stopped; {trained.folder} holds a checkpoint: give {again} to go on", file=sys.stderr)
         return 128 + received[0]
     if args.json:
         print_json({"run": str(trained.folder), **trained.about})
@@ -120,27 +111,13 @@ def run(args: argparse.Namespace) -> int:
 
 def make_method(args: argparse.Namespace) -> Method:
     """The method that the arguments describe."""
-    make, rate = METHODS[args.method]
-    given = {}
+    _, rate = METHODS[args.method]
     for flag in ("delta", "p"):
-        value = getattr(args, flag)
-        if value is not None and flag != rate:
+        if getattr(args, flag) is not None and flag != rate:
             fitting = [name for name, (_, its) in METHODS.items() if its == flag]
             raise ValueError(f"--{flag} is for {', '.join(fitting)}; the method is {args.method}")
-        if value is not None:
-            given[flag] = value
-    method = make(**given)
     settings = dict(parsed(setting) for setting in args.set)
-    known = method.settings()
-    for name, value in settings.items():
-        if name not in known:
-            raise ValueError(f"--set {name}: {args.method} has {', '.join(known)}")
-        if isinstance(known[name], bool) and not isinstance(value, bool):  # "no" would count as true
-            raise ValueError(f"--set {name}={value}: expected True or False")
-    try:
-        return dataclasses.replace(method, **settings)
-    except TypeError as error:  # a word where a number should be
-        raise ValueError(f"--set {' '.join(args.set)}: {error}; give each setting a value of its type") from None
+    return named_method(args.method, getattr(args, rate) if rate else None, settings)
 
 
 def parsed(setting: str) -> tuple[str, Any]:
@@ -187,8 +164,11 @@ def summary(run: Run) -> str:
     """A trained run in three lines."""
     done, last = run.about["finished"], run.about["finished"]["figures"]
     text = f"trained {run.about['method']['name']} on {run.about['data']['train']} images of "
-    text += f"{run.about['data']['name']}: {done['epochs']} epochs in {done['seconds']:.0f} s"
-    text += f", stopped early, kept epoch {done['kept_epoch']}\n" if done["stopped_early"] else "\n"
+    text += (
+        f"{run.about['data']['name']}: {done['epochs']} epoch{'s'[: done['epochs'] != 1]} in {done['seconds']:.0f} s"
+    )
+    text += ", stopped early" if done["stopped_early"] else ""
+    text += f", kept epoch {done['kept_epoch']}\n" if done["kept_epoch"] != done["epochs"] else "\n"
     text += f"mean q {last['mean_q']:.3f}, {last['dropped']:.1%} of the weights more likely dropped than kept"
     if "validation_nll" in last:
         text += f"; validation accuracy {last['validation_accuracy']:.3f}, NLL {last['validation_nll']:.3f}"

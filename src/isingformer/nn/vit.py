@@ -141,7 +141,8 @@ def stack(models: Sequence[ViT]) -> ViT:
     if not models or any(config != configs[0] or config["replicas"] is not None for config in configs):
         raise ValueError(f"stack needs at least one ViT, all of one shape and unstacked, got {configs}")
     first = next(models[0].parameters())
-    stacked = ViT(**{**configs[0], "replicas": len(models)}).to(first.device, first.dtype)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):  # its initial weights are not used, so no one's generator is moved
+        stacked = ViT(**{**configs[0], "replicas": len(models)}).to(first.device, first.dtype)  # type: ignore[arg-type]
     states = [model.state_dict() for model in models]
     stacked.load_state_dict({key: torch.stack([state[key] for state in states]) for key in states[0]})
     return stacked.train(models[0].training)
@@ -152,6 +153,7 @@ def unstack(model: ViT, replica: int) -> ViT:
     if model.replicas is None or not -model.replicas <= replica < model.replicas:
         raise ValueError(f"replica {replica} of a ViT with replicas={model.replicas}: there is none of that number")
     first = next(model.parameters())
-    single = ViT(**{**model.config, "replicas": None}).to(first.device, first.dtype)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        single = ViT(**{**model.config, "replicas": None}).to(first.device, first.dtype)  # type: ignore[arg-type]
     single.load_state_dict({key: value[replica] for key, value in model.state_dict().items()})
     return single.train(model.training)

@@ -19,7 +19,7 @@ from typing import Literal
 
 from .paper import PAPER_METHODS, WHY_NOT_COMPARABLE, PaperNumbers, paper_number
 from .record import Cell, Record
-from .summary import BETTER, LABELS, Summary, by_cell, cell_order, method_order, summarise, value_of
+from .summary import BETTER, LABELS, Summary, by_cell, cell_order, check_metric, method_order, summarise, value_of
 
 COMPARED = ("accuracy", "nll", "ece")
 """The scores that verdicts are about."""
@@ -99,6 +99,7 @@ def compare(records: Iterable[Record], a: str, b: str, metric: str) -> list[Diff
     """
     if a == b:
         raise ValueError(f"expected two methods, got {a!r} twice")
+    check_metric(metric)
     return _differences(by_cell(records), a, b, metric)
 
 
@@ -149,7 +150,6 @@ def verdicts(records: Iterable[Record]) -> list[str]:
 
 
 def _differences(cells: Mapping[Cell, list[Record]], a: str, b: str, metric: str) -> list[Difference]:
-    value_of(next(iter(cells.values()))[0], metric) if cells else None  # a metric that is not known is an error
     left, right = ([cell for cell in cells if cell.method == method] for method in (a, b))
     return [
         paired(cells[x], cells[y], metric)
@@ -253,9 +253,9 @@ def _how_to_read(differences: list[Difference]) -> Verdict:
     by_chance = f"about {0.05 * intervals:.0f}" if intervals >= 20 else "fewer than one"
     text = (
         f"Differences are paired over {span} shared training samples a cell; clearly means that the 95% interval "
-        f"excludes 0. There are {intervals} such intervals, each on its own, not corrected for their number: if no method "
-        f"differed from another, {by_chance} would exclude 0 by chance. They describe other training samples and seeds on "
-        "the same test images, not other data."
+        f"excludes 0. There are {intervals} such intervals, each on its own, not corrected for their number: if no "
+        f"method differed from another, {by_chance} would exclude 0 by chance. They describe other training samples "
+        "and seeds on the same test images, not other data."
     )
     if alone := sum(d.unpaired > 0 for d in differences):
         text += f" In {alone} of {len(differences)} comparisons of cells, replicas without a partner are left out."

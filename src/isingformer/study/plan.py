@@ -89,7 +89,8 @@ class StudyData:
     @property
     def place(self) -> str:
         """The source without the folder it lies in: a study may go on when its data have moved."""
-        return Path(self.source).name
+        path = Path(self.source)
+        return f".../{path.name}" if path.is_absolute() else self.source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +112,8 @@ class Plan:
     def __post_init__(self) -> None:
         """Check every value; an error names it and what is allowed."""
         check("name", self.name, isinstance(self.name, str) and self.name != "", "a word")
-        check("replicas", self.replicas, whole(self.replicas) and self.replicas <= MOST_REPLICAS,
-               f"a whole number from 1 to {MOST_REPLICAS:,}")  # fmt: skip
+        fine = whole(self.replicas) and self.replicas <= MOST_REPLICAS
+        check("replicas", self.replicas, fine, f"a whole number from 1 to {MOST_REPLICAS:,}")
         check("seed", self.seed, whole(self.seed, 0), "a whole number from 0 on")
         check("samples", self.samples, whole(self.samples), "a whole number from 1 on")
         for name in ("datasets", "methods"):
@@ -149,8 +150,8 @@ class Plan:
         for method in self.methods:
             rated, given = METHODS[method][1], self.settings.get(method, {})
             check(f"settings of {method}", given, isinstance(given, Mapping), "a table")
-            whole = named_method(method, self.rates[0] if rated else None, given).settings()
-            filled[method] = {name: value for name, value in whole.items() if name != rated}
+            made = named_method(method, self.rates[0] if rated else None, given)
+            filled[method] = {name: value for name, value in made.settings().items() if name != rated}
         return filled
 
     def dataset(self, label: str) -> StudyData:
@@ -211,10 +212,9 @@ class Plan:
     def from_json(cls, values: Mapping[str, Any]) -> Plan:
         """Back from plain values; one line says what is wrong with them."""
         known_keys("the plan", values, cls)
-        check("datasets", values["datasets"], isinstance(values["datasets"], Sequence), "a table [[datasets]] for each")
-        datasets = []
-        for data in values["datasets"]:
-            check("datasets", data, isinstance(data, Mapping), "a table [[datasets]] for each")
+        datasets, tables = [], values["datasets"]
+        for data in tables if isinstance(tables, list) else [tables]:
+            check("datasets", data, isinstance(data, Mapping) and data is not tables, "a table [[datasets]] for each")
             known_keys("[[datasets]]", data, StudyData)
             datasets.append(StudyData(**data))
         return cls(**{**values, "datasets": tuple(datasets)})
@@ -234,10 +234,9 @@ def read_plan(source: str | os.PathLike[str]) -> Plan:
         ValueError: There is no such plan, or something is wrong with it: one line says where, what, and what to do.
     """
     if source in SHIPPED:
-        return Plan.from_json(
-            tomllib.loads((resources.files(__package__) / "plans" / f"{source}.toml").read_text("utf-8"))
-        )
-    path = Path(source).expanduser()
+        shipped = resources.files(__package__) / "plans" / f"{source}.toml"
+        return Plan.from_json(tomllib.loads(shipped.read_text(encoding="utf-8")))
+    path = Path(os.path.expanduser(source))
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -273,9 +272,9 @@ def _found(source: str, folder: Path) -> str:
     name = known_name(source)
     if name is not None:
         return name
-    path = folder / Path(source).expanduser()
+    path = Path(os.path.abspath(folder / os.path.expanduser(source)))
     if source and (path.is_dir() or (path.suffix.lower() == ".npz" and path.is_file())):
-        return str(path.resolve())
+        return str(path)
     raise ValueError(
         f"dataset {source!r} is no name that is known, and {path} is no folder or .npz file; expected "
         f"{', '.join(NAMES)}, or a path from the folder of the plan"

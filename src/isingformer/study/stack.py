@@ -21,7 +21,7 @@ from ..nn import ViT, clip_grad_norm_, stack
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
-from ..train.loop import Diverged, adamw
+from ..train.loop import adamw
 from ..train.recipe import Recipe, schedule
 
 
@@ -95,7 +95,6 @@ class Stack:
             if told is not None:
                 told(step + 1)
         self.nll /= self.per_epoch
-        self._check_finite()
         self.seconds = time.perf_counter() - started
 
     def _order(self, epoch: int) -> Tensor:
@@ -130,11 +129,11 @@ class Stack:
         shape = (len(self), 1, -1, 1, 1)
         return (x.to(self.dtype) - self.mean.view(shape)) / self.sd.view(shape)
 
-    def _check_finite(self) -> None:
-        bad = (~self.nll.isfinite()).nonzero().flatten().tolist()
-        if bad:
-            seeds = ", ".join(str(self.seeds[r]) for r in bad)
-            raise Diverged(f"the loss of {len(bad)} of {len(self)} replicas turned NaN or infinite (seeds {seeds})")
+    @property
+    def diverged(self) -> list[int]:
+        """The places of replicas whose loss or weights have turned NaN or infinite; the others go on untouched."""
+        norms = torch.stack([p.flatten(1).norm(dim=1) for p in self.model.parameters()]).norm(dim=0)  # [R]
+        return (~(self.nll + norms).isfinite()).nonzero().flatten().tolist()
 
     def predict(self, images: Images, samples: int) -> Prediction:
         """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""

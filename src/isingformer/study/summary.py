@@ -107,10 +107,15 @@ def method_order(method: str) -> tuple[int, str]:
     return _place(method, METHOD_ORDER)
 
 
-def value_of(record: Record, metric: str) -> float | None:
-    """One number of a record by its name in `LABELS`; None where it is not defined or not finite."""
+def check_metric(metric: str) -> None:
+    """A ValueError for a name that is not in `LABELS`."""
     if metric not in LABELS:
         raise ValueError(f"metric: expected one of {', '.join(LABELS)}, got {metric!r}")
+
+
+def value_of(record: Record, metric: str) -> float | None:
+    """One number of a record by its name in `LABELS`; None where it is not defined or not finite."""
+    check_metric(metric)
     value = getattr(record, metric) if metric in OF_TRAINING else record.scores.get(metric)
     return None if value is None or not math.isfinite(value) else float(value)
 

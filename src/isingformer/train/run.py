@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
@@ -81,13 +81,20 @@ class Run:
         assert handle is not None  # `load` attaches one
         return handle
 
-    def data(self, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Dataset:
+    def data(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        download: bool = True,
+        progress: Callable[[str, int, int | None], None] | None = None,
+    ) -> Dataset:
         """The data it was trained on, read again and compared with what they were.
 
         Args:
             data_dir: where they are now, if not where they were: for a dataset with a name the data folder, else the
                 folder of images or the .npz itself.
             download: bring what is missing from the publisher.
+            progress: called as `load_data` does while data are brought or read.
         """
         about = self.about["data"]
         if self._dataset is None:
@@ -103,7 +110,7 @@ class Run:
                 data_dir is not None and not path.exists()
             ):  # it has moved; if it has not, the folder is for other data
                 origin["source"] = data_dir
-            self._dataset = load_data(**origin, download=download)
+            self._dataset = load_data(**origin, download=download, progress=progress)
         found = self._dataset.fingerprint()
         if found != about["fingerprint"]:
             raise ValueError(

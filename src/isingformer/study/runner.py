@@ -1,0 +1,207 @@
+"""A study from its plan to its records: in this process, or in several that share the store."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from typing import Any
+
+import torch
+
+from ..train import find_device
+from .plan import Plan
+from .record import Cell
+from .scoring import circumstances
+from .store import Store
+from .worker import Worker
+
+PATIENCE = 0.2
+"""Seconds between two looks at the workers."""
+
+
+@dataclass
+class Outcome:
+    """How a study stands after a call."""
+
+    done: int
+    total: int
+    """Trainings of the shard."""
+    failed: list[str] = field(default_factory=list)
+    """Trainings that left no record, and why."""
+    said: list[str] = field(default_factory=list)
+
+
+def run_study(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    shard: tuple[int, int] = (1, 1),
+    jobs: int | None = None,
+    data_dir: str | None = None,
+    download: bool = True,
+    progress: bool = True,
+    command: str | None = None,
+) -> Outcome:
+    """Train and score what is still to do of a study. Called again, by whichever process, it goes on.
+
+    Args:
+        plan: the grid.
+        folder: the store; see `Store.open` for when one that exists is taken up.
+        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``.
+        shard: (i, n), the i-th of n parts of the grid.
+        jobs: processes that work side by side. None: one on a GPU; on a CPU one for every core, each on one thread.
+        data_dir: where the datasets are, as `load_data` takes it.
+        download: whether what is missing may be brought.
+        progress: show a bar with the time left on stderr.
+        command: kept in every record.
+    """
+    place = find_device(device)
+    store = Store.open(folder, plan)
+    left = store.jobs(plan, shard)
+    done, total = store.progress(plan, shard)
+    outcome = Outcome(done, total)
+    if not left:
+        return outcome
+    if jobs is None:
+        jobs = min(len(left), os.cpu_count() or 1) if place.type == "cpu" else 1
+    if jobs < 1:
+        raise ValueError(f"jobs must be a number of processes from 1 on, got {jobs}")
+    settings: dict[str, Any] = {
+        "plan": plan, "folder": str(store.path), "shard": shard, "device": str(place), "data_dir": data_dir,
+        "download": download, "made": circumstances(command),
+    }  # fmt: skip
+    to_do = sum(plan.cost(job.cell) * len(job.replicas) for job in left)
+    with shown(progress, total=to_do, title=f"{plan.name}: {total - done} trainings") as bar:
+        ears = _Ears(outcome, bar)
+        if jobs == 1:
+            _work(ears, **settings)
+        else:
+            _together(jobs, ears, settings)
+    outcome.done, outcome.total = store.progress(plan, shard)
+    return outcome
+
+
+class _Ears:
+    """Hears of the work in this process."""
+
+    def __init__(self, outcome: Outcome, bar: Callable[[float], None]) -> None:
+        self.outcome, self.bar = outcome, bar
+
+    def work(self, cost: float) -> None:
+        self.bar(cost)
+
+    def say(self, line: str) -> None:
+        self.outcome.said.append(line)
+
+    def failed(self, cell: Cell, replica: int, why: str) -> None:
+        self.outcome.failed.append(f"{cell.name} replica {replica}: {why}")
+
+
+class _Post:
+    """Hears of the work in a process of its own, and tells its parent; without one it stops."""
+
+    def __init__(self, post: Queue[tuple[str, Any]], parent: int) -> None:
+        self.post, self.parent = post, parent
+        self.waiting, self.sent = 0.0, time.monotonic()
+
+    def work(self, cost: float) -> None:
+        if os.getppid() != self.parent:
+            raise SystemExit("the study's main process is gone")
+        self.waiting += cost
+        if time.monotonic() - self.sent > PATIENCE:
+            self.flush()
+
+    def flush(self) -> None:
+        self.post.put(("work", self.waiting))
+        self.waiting, self.sent = 0.0, time.monotonic()
+
+    def say(self, line: str) -> None:
+        self.post.put(("say", line))
+
+    def failed(self, cell: Cell, replica: int, why: str) -> None:
+        self.post.put(("failed", (cell, replica, why)))
+
+
+def _work(
+    told: Any, *, plan: Plan, folder: str, shard: tuple[int, int], device: str, data_dir: str | None, download: bool,
+    made: dict[str, Any],
+) -> None:  # fmt: skip
+    Worker(plan, Store(folder), shard, torch.device(device), made, told, data_dir=data_dir, download=download).run()
+
+
+def _process(post: Queue[tuple[str, Any]], parent: int, settings: dict[str, Any]) -> None:
+    """The whole of a worker process."""
+    torch.set_num_threads(1)
+    told = _Post(post, parent)
+    try:
+        _work(told, **settings)
+        told.flush()
+        post.put(("end", None))
+    except Exception as error:
+        post.put(("error", f"{type(error).__name__}: {error}" if not str(error) else str(error)))
+
+
+def _together(jobs: int, ears: _Ears, settings: dict[str, Any]) -> None:
+    """Several processes, each taking the next cell that no other is at."""
+    context = multiprocessing.get_context("spawn")
+    post: Queue[tuple[str, Any]] = context.Queue()
+    workers = [context.Process(target=_process, args=(post, os.getpid(), settings), daemon=True) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    ended = 0
+    try:
+        while ended < jobs:
+            try:
+                kind, what = post.get(timeout=PATIENCE)
+            except queue.Empty:
+                dead = [worker.exitcode for worker in workers if worker.exitcode not in (None, 0)]
+                if dead:
+                    raise RuntimeError(
+                        f"a worker process of the study ended with code {dead[0]}; what it had finished is kept: give "
+                        "the same command again"
+                    ) from None
+                continue
+            if kind == "error":
+                raise ValueError(what)
+            if kind == "end":
+                ended += 1
+            elif kind == "failed":
+                ears.failed(*what)
+            else:
+                getattr(ears, kind)(what)
+    finally:
+        for worker in workers:
+            if ended < jobs:
+                worker.terminate()
+            worker.join()
+
+
+@contextlib.contextmanager
+def shown(progress: bool, *, total: float, title: str) -> Iterator[Callable[[float], None]]:
+    """A bar with the time left, on a terminal; a function that moves it by so much."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(bar_width=32), TaskProgressColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=console,
+        disable=not (progress and console.is_terminal),
+    )  # fmt: skip
+    task = bar.add_task(title, total=total)
+    with bar:
+        yield lambda cost: bar.update(task, advance=cost)

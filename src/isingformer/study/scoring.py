@@ -1,0 +1,109 @@
+"""From a trained stack to one record a replica."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Images
+from ..metrics import scores
+from ..train.folder import versions
+from .record import Cell, Entropies, Layer, Record
+from .stack import Stack
+
+ENTROPY_BINS = 20
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def records_of(
+    stack: Stack, cell: Cell, replicas: Sequence[int], images: Images, *, samples: int, made: dict[str, Any]
+) -> list[Record]:
+    """Score every replica of a trained stack on the same images; replicas that diverged have no record.
+
+    Args:
+        stack: trained.
+        cell: the place in the grid that it fills.
+        replicas: the numbers of its replicas, in their order.
+        images: test images.
+        samples: T.
+        made: how, from `circumstances`.
+    """
+    found = stack.predict(images, samples)
+    probs, entropy, epistemic = (part.cpu() for part in (found.probs, found.entropy, found.epistemic))
+    drops = {name: q.cpu() for name, q in stack.method.drop_probability().items()}
+    records = []
+    for place, replica in enumerate(replicas):
+        if place in stack.diverged:
+            continue
+        own = scores(probs[place], images.y, entropy=entropy[place], epistemic=epistemic[place])
+        layers = {name: layer_of(q[place]) for name, q in drops.items()}
+        whole = torch.cat([q[place].flatten() for q in drops.values()])
+        records.append(
+            Record(
+                cell=cell,
+                replica=replica,
+                seed=stack.seeds[place],
+                scores=own.as_dict(),
+                entropies=entropies_of(entropy[place], probs[place].argmax(-1) == images.y, probs.shape[-1]),
+                layers=layers,
+                mean_q=float(whole.mean()),
+                dropped=float((whole > 0.5).double().mean()),
+                train_nll=float(stack.nll[place]),
+                samples=samples,
+                test_images=len(images),
+                classes=probs.shape[-1],
+                steps=stack.steps,
+                seconds=stack.seconds / len(stack),
+                settings=stack.method.method.settings(),
+                recipe=stack.recipes[place].settings(),
+                network=stack.network,
+                made=made,
+            )
+        )
+    return records
+
+
+def entropies_of(entropy: Tensor, right: Tensor, classes: int) -> Entropies:
+    """Histograms of the entropy of right and of wrong predictions, in 20 equal bins from 0 to log(classes)."""
+    most = math.log(classes)
+    edges = torch.linspace(0, most, ENTROPY_BINS + 1, dtype=torch.float64)
+    place = (entropy.double() / most * ENTROPY_BINS).long().clamp(0, ENTROPY_BINS - 1)  # rounding may pass an end
+    counts = [torch.bincount(place[part], minlength=ENTROPY_BINS).tolist() for part in (right, ~right)]
+    return Entropies(tuple(edges.tolist()), tuple(counts[0]), tuple(counts[1]))
+
+
+def layer_of(q: Tensor) -> Layer:
+    """The drop probabilities ``[out, in]`` of a layer in a few numbers."""
+    values = q.flatten().double()
+    quantiles = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64))
+    return Layer(float(values.mean()), float((values > 0.5).double().mean()), tuple(quantiles.tolist()))
+
+
+def circumstances(command: str | None) -> dict[str, Any]:
+    """Versions, hardware, commit, command and date."""
+    return {**versions(), "commit": commit(), "command": command, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+
+
+def commit() -> str | None:
+    """The commit of the code: from ISINGFORMER_COMMIT, or from git where this is a checkout; else None."""
+    if os.environ.get("ISINGFORMER_COMMIT"):
+        return os.environ["ISINGFORMER_COMMIT"]
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--", "."], cwd=here, capture_output=True, text=True, timeout=10
+        )
+        inside = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=here, capture_output=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if inside.returncode == 0 else None

@@ -1,0 +1,165 @@
+"""One process at work on a study: claim a cell, train its replicas as stacks, score them, keep the records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..data import Dataset, Images, load_data, subset
+from ..nn import ViT
+from ..predict import activation_bytes
+from ..train import Recipe
+from .plan import Plan
+from .record import Cell
+from .scoring import records_of
+from .stack import Stack
+from .store import Store
+
+SHARE_OF_MEMORY = 0.6
+TRAINING_COPIES = 5
+"""How often the activations of a batch are held in training, by rule of thumb: outputs, gradients, noise, casts."""
+OPTIMISER_COPIES = 12
+"""How often the weights are: m, gradient, two moments, q, prior, curvature and what comes and goes."""
+
+
+class Told(Protocol):
+    """Who hears how a worker gets on."""
+
+    def work(self, cost: float) -> None:
+        """So much of the study, in units of `Plan.cost`, is done."""
+
+    def say(self, line: str) -> None:
+        """Something a person should know."""
+
+    def failed(self, cell: Cell, replica: int, why: str) -> None:
+        """A training that left no record."""
+
+
+@dataclass
+class Worker:
+    """What every cell of a study needs.
+
+    Args:
+        plan: the grid.
+        store: where records go.
+        shard: (i, n): the part of the grid to work on.
+        device: where to train.
+        made: of every record; see `scoring.circumstances`.
+        told: who hears of it.
+        data_dir, download: as `load_data` takes them.
+    """
+
+    plan: Plan
+    store: Store
+    shard: tuple[int, int]
+    device: torch.device
+    made: dict[str, Any]
+    told: Told
+    data_dir: str | None = None
+    download: bool = True
+
+    def __post_init__(self) -> None:
+        """Nothing is read yet."""
+        self._read: tuple[str, Dataset, Images] | None = None
+        self._most = 10**9  # the largest stack that has not run out of memory
+
+    def run(self) -> None:
+        """Work until nothing is left that no other process is at."""
+        tried = None
+        while (jobs := self.store.jobs(self.plan, self.shard)) and jobs != tried:
+            tried = jobs
+            for job in jobs:
+                # Parts of a cell may lie in several shards, so the claim is on this shard's part.
+                with self.store.claim(f"{job.cell.name}.{self.shard[0]}of{self.shard[1]}") as mine:
+                    if mine:
+                        there = self.store.done(job.cell)
+                        self._cell(job.cell, [replica for replica in job.replicas if replica not in there])
+
+    def _cell(self, cell: Cell, replicas: Sequence[int]) -> None:
+        if not replicas:
+            return
+        dataset, images = self._data(cell.dataset)
+        waiting = list(replicas)
+        size = min(len(waiting), self._most, self._fitting(cell, dataset, images))
+        if size < len(waiting):
+            self.told.say(f"{cell.name}: {len(waiting)} replicas in stacks of {size}, to fit the memory")
+        while waiting:
+            part = waiting[:size]
+            try:
+                self._stack(cell, part, dataset, images)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error) or len(part) == 1:
+                    raise
+                size = self._most = len(part) // 2
+                self.told.say(f"{cell.name}: out of memory with {len(part)} replicas; going on with stacks of {size}")
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            except FloatingPointError:  # raised for all where one of them diverges
+                if len(part) > 1:
+                    size = 1
+                    continue
+                self.told.failed(cell, part[0], "its loss turned NaN or infinite")
+            waiting = waiting[len(part) :]
+
+    def _stack(self, cell: Cell, replicas: Sequence[int], dataset: Dataset, images: Images) -> None:
+        recipes = [self.plan.recipe_for(cell, replica) for replica in replicas]
+        stack = Stack(dataset, self.plan.method_for(cell), recipes, device=self.device)
+        training = 0.8 * self.plan.cost(cell) * len(replicas)  # what the bar gives to training; scoring gets the rest
+        stack.train(lambda step: self.told.work(training / stack.steps))
+        for record in records_of(stack, cell, replicas, images, samples=self.plan.samples, made=self.made):
+            self.store.add(record)
+        for place in stack.diverged:
+            self.told.failed(cell, replicas[place], "its loss turned NaN or infinite")
+        self.told.work(self.plan.cost(cell) * len(replicas) - training)
+
+    def _data(self, label: str) -> tuple[Dataset, Images]:
+        """A dataset and the test images of the study; the last one read is kept."""
+        if self._read is None or self._read[0] != label:
+            self._read = None
+            about = self.plan.dataset(label)
+            dataset = load_data(about.source, data_dir=self.data_dir, download=self.download, resize=about.resize)
+            self.store.check_data(label, dataset.fingerprint())
+            images = dataset.test
+            if about.test_images is not None:
+                images = subset(images, about.test_images, seed=self.plan.test_seed(label))
+            self._read = (label, dataset, images)
+        return self._read[1], self._read[2]
+
+    def _fitting(self, cell: Cell, dataset: Dataset, images: Images) -> int:
+        recipe = self.plan.recipe_for(cell, 0)
+        need = replica_bytes(recipe, cell.size, dataset, images, self.plan.samples)
+        return max(1, int(SHARE_OF_MEMORY * free_bytes(self.device) / need))
+
+
+def replica_bytes(recipe: Recipe, size: int, dataset: Dataset, images: Images, samples: int) -> int:
+    """About what a replica takes: in training, or when its passes over the test images are held, whichever is more."""
+    network = recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
+    with torch.random.fork_rng(devices=[]):
+        model = ViT(**network)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    one = torch.zeros(1, dataset.channels, *dataset.size)
+    with torch.no_grad():
+        activations = activation_bytes(model, one)
+    training = TRAINING_COPIES * activations * recipe.batch_for(size)
+    scoring = 4 * len(images) * (2 * one.numel() + 4 * samples * network["classes"])
+    return OPTIMISER_COPIES * weights + max(training, scoring)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        return 4 << 30
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

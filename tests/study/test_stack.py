@@ -1,0 +1,113 @@
+"""A replica is the same alone, in a stack, and in `isingformer.train`."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import isingformer as isf
+from isingformer.data import split
+from isingformer.study.stack import Stack
+from pictures import corners
+
+RECIPE = isf.Recipe(
+    epochs=3, batch=8, width=8, depth=2, heads=2, mlp=12, patch=4, train_size=40, validation=0, lr=1e-2,
+    augment="flip,crop",
+)  # fmt: skip
+CPU = torch.device("cpu")
+SEEDS = (3, 11, 4, 7, 9)
+
+
+def stacked(method, seeds, *, dtype=torch.float64, recipe=RECIPE, data=None):
+    recipes = [dataclasses.replace(recipe, seed=seed) for seed in seeds]
+    return Stack(data or corners(), method, recipes, device=CPU, dtype=dtype)
+
+
+METHODS = {
+    "ising": isf.Ising(refresh=3),
+    "ising, mask": isf.Ising(refresh=2, sampling="mask", warmup=0),
+    "ising, mc-fisher": isf.Ising(curvature="mc-fisher", refresh=3),
+    "paper": isf.Ising.paper(0.1),
+    "dropconnect": isf.DropConnect(p=0.2),
+    "dropout": isf.Dropout(p=0.2),
+    "plain": isf.Plain(),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_alone_and_in_a_stack_of_five_it_is_the_same(name):
+    together = stacked(METHODS[name], SEEDS)
+    together.train()
+    images = corners().test
+    predicted = together.predict(images, 4).samples
+    for place in (0, 3):
+        alone = stacked(METHODS[name], SEEDS[place : place + 1])
+        alone.train()
+        for (key, one), whole in zip(
+            alone.model.state_dict().items(), together.model.state_dict().values(), strict=True
+        ):
+            torch.testing.assert_close(one[0], whole[place], rtol=1e-8, atol=1e-8, msg=key)
+        for key, q in alone.method.drop_probability().items():
+            torch.testing.assert_close(q[0], together.method.drop_probability()[key][place], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(alone.predict(images, 4).samples[:, 0], predicted[:, place], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(alone.nll[0], together.nll[place], rtol=1e-8, atol=1e-8)
+
+
+def test_replicas_differ_from_each_other():
+    found = stacked(isf.Ising(refresh=3), SEEDS[:2])
+    found.train()
+    weight = found.model.head.weight
+    assert (weight[0] - weight[1]).abs().max() > 1e-3
+    p = found.predict(corners().test, 3).samples
+    assert (p[:, 0] - p[:, 1]).abs().max() > 1e-3 and (p[0] - p[1]).abs().max() > 1e-4
+
+
+def test_without_noise_it_is_the_training_of_isingformer_train(tmp_path):
+    """Same sample, mean and sd, initial weights, order, augmentation, schedule, decay and clipping."""
+    method = isf.Plain()
+    found = stacked(method, (3, 11), dtype=torch.float32)
+    found.train()
+    for place, seed in enumerate((3, 11)):
+        recipe = dataclasses.replace(RECIPE, seed=seed)
+        run = isf.train(corners(), method, recipe, out=tmp_path / str(seed), progress=False, tensorboard=False)
+        for (key, one), whole in zip(run.model.state_dict().items(), found.model.state_dict().values(), strict=True):
+            if not key.endswith("attn.qkv.bias"):  # of the keys' its gradient is 0, so that Adam follows rounding
+                torch.testing.assert_close(one, whole[place], rtol=1e-3, atol=1e-4, msg=key)
+        p = run.predict(corners().test.x, samples=1).probs
+        torch.testing.assert_close(p, found.predict(corners().test, 1).probs[place], rtol=1e-3, atol=1e-4)
+
+
+def test_a_replica_sees_its_own_sample_and_every_image_once_an_epoch():
+    found = stacked(isf.Plain(), SEEDS[:2])
+    for place, seed in enumerate(SEEDS[:2]):
+        sample, _ = split(corners().train, train=40, validation=0, seed=seed)
+        assert torch.equal(found.x[found.rows[place]], sample.x)
+        for epoch in range(2):
+            assert sorted(found._order(epoch)[place].tolist()) == sorted(found.rows[place].tolist())
+    assert not torch.equal(found._order(0), found._order(1))
+
+
+def test_progress_is_told_after_every_step():
+    found, told = stacked(isf.Plain(), SEEDS[:2]), []
+    found.train(told.append)
+    assert told == list(range(1, found.steps + 1)) and found.steps == 15
+
+
+def test_a_replica_that_diverges_leaves_the_others_alone():
+    alone, found = stacked(isf.Plain(), SEEDS[1:2]), stacked(isf.Plain(), SEEDS[:2])
+    with torch.no_grad():
+        found.model.head.weight[0, 0, 0] = float("nan")
+    alone.train()
+    found.train()
+    assert found.diverged == [0] and alone.diverged == []
+    torch.testing.assert_close(found.model.head.weight[1], alone.model.head.weight[0], rtol=1e-8, atol=1e-8)
+
+
+def test_the_callers_generator_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    found = stacked(isf.Ising(curvature="mc-fisher", refresh=3), SEEDS[:2])
+    found.train()
+    found.predict(corners().test, 2)
+    assert torch.equal(torch.rand(2), expected)
