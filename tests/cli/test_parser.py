@@ -1,5 +1,6 @@
 """The parser: help, examples, and flags that all arrive."""
 
+import argparse
 import dataclasses
 import re
 import shlex
@@ -25,9 +26,8 @@ def test_the_help_of_every_command_shows_its_flags_and_an_example(command, name)
     assert found.code == 0 and found.err == ""
     assert found.out.startswith(f"usage: isingformer {name} ")
     assert f"\n  isingformer {name}" in found.out.partition("examples:")[2]
-    for action in (
-        build_parser().parse_args([name, *["x"] * {"evaluate": 1, "predict": 2}.get(name, 0)]).parser._actions
-    ):
+    (commands,) = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in commands.choices[name]._actions:
         assert action.help, f"{name} {action.dest} is not explained"
         for flag in action.option_strings:
             assert flag in found.out

@@ -7,10 +7,17 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import data, evaluate, predict, train
+from . import data, evaluate, predict, report, study, train
 from .common import Parser
 
-COMMANDS = {"data": data, "train": train, "evaluate": evaluate, "predict": predict}
+COMMANDS = {
+    "data": data,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "study": study,
+    "report": report,
+}
 BAD_INPUT = 2
 FAILED = 1
 INTERRUPTED = 130

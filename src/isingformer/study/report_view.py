@@ -98,8 +98,8 @@ def facts(records: Sequence[Record], plan: Plan | None) -> list[tuple[str, str]]
     found.append(("Passes a prediction", _distinct(r.samples for r in records)))
     for name, values in (("Network", [r.network for r in records]), ("Recipe", [r.recipe for r in records])):
         found.append((name, _common(values)))
-    made = {"hardware": "Hardware", "isingformer": "isingformer", "torch": "torch", "python": "Python", "commit": "Commit",
-            "date": "Date"}  # fmt: skip
+    made = {"hardware": "Hardware", "isingformer": "isingformer", "torch": "torch", "python": "Python",
+            "commit": "Commit", "date": "Date"}  # fmt: skip
     for key, name in made.items():
         found.append((name, _distinct(r.made.get(key) for r in records)))
     seconds = sum(r.seconds for r in records)

@@ -40,7 +40,8 @@ def draw(cells: Cells, title: str) -> Figure:
             linewidth=1.3,
             label=style.label,
         )
-        curve.scatter([b.confidence for b in filled], [b.accuracy for b in filled], s=[7 + 70 * b.count / total for b in filled], color=style.colour, marker=style.marker,
+        curve.scatter([b.confidence for b in filled], [b.accuracy for b in filled],
+                      s=[7 + 70 * b.count / total for b in filled], color=style.colour, marker=style.marker,
                       linewidths=0, zorder=3, clip_on=False)  # fmt: skip
         edges = [b.lower for b in table] + [table[-1].upper]
         share.stairs([b.count / total for b in table], edges, color=style.colour, linestyle=style.dash, linewidth=1,

@@ -50,7 +50,7 @@ LOOKS = {
     "dropconnect": Look("dropconnect", "#12a37a", "#4fd1a5", "P", (0, (5, 1.4, 1, 1.4))),
     "ising": Look("ising", "#0f2f80", "#8fb4ff", "o", "solid"),
     "ising-paper": Look("ising-paper", "#7a3aa8", "#c79bf0", "s", (0, (7.5, 2))),
-    "ising-paper-obd": Look("ising-paper-obd", "#d67fb0", "#f7bcd9", "D", (0, (4, 1.2, 1, 1.2, 1, 1.2))),
+    "ising-paper-obd": Look("ising-paper-obd", "#cf6ba6", "#f7bcd9", "D", (0, (4, 1.2, 1, 1.2, 1, 1.2))),
 }
 """By method."""
 

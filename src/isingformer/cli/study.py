@@ -1,0 +1,59 @@
+"""Run a study: a grid of trainings with its tables, figures and report; the same command again goes on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+
+from ..study import Store, parse_shard, read_plan, run_study, write_results
+from .common import add_data_arguments, count, print_json
+
+USAGE = "quick|paper|FILE.toml [--out FOLDER] [options]"
+EXAMPLES = """examples:
+  isingformer study quick --out studies/quick         digits, all methods, minutes on a CPU
+  isingformer study paper --out studies/paper         the paper's 720 trainings, on a GPU
+  isingformer study paper --out studies/paper --shard 2/4    the second quarter, on another machine
+  isingformer study mine.toml                         your own data and grid
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `study`."""
+    parser.add_argument("plan", metavar="PLAN", help="quick, paper, or a .toml file that describes a grid")
+    parser.add_argument("--out", metavar="FOLDER", help="the study's folder (studies/NAME)")
+    add_data_arguments(parser)
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of the grid (1/1)")
+    parser.add_argument("--jobs", type=count, metavar="N",
+                        help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what is left of it, then write the report."""
+    plan = read_plan(args.plan)
+    folder = args.out or f"studies/{plan.name}"
+    command = shlex.join(["isingformer", *args.given])
+    started = time.monotonic()
+    if not args.quiet:
+        print(
+            f"{plan.name}: {plan.trainings} trainings in {len(plan.cells())} cells of {plan.replicas}, into {folder}",
+            file=sys.stderr,
+        )
+    outcome = run_study(
+        plan, folder, device=args.device, shard=parse_shard(args.shard), jobs=args.jobs, data_dir=args.data_dir,
+        download=not args.offline, progress=not args.quiet, command=command,
+    )  # fmt: skip
+    for line in (*outcome.said, *outcome.failed):
+        print(line, file=sys.stderr)
+    written = write_results(Store(folder), data_dir=args.data_dir)
+    if args.json:
+        about = {"study": folder, "done": outcome.done, "total": outcome.total, "failed": outcome.failed}
+        print_json({**about, "report": str(written.report)})
+    else:
+        seconds = time.monotonic() - started
+        print(f"{outcome.done} of {outcome.total} trainings done, {seconds:.0f} s; the report is {written.report}")
+    return 1 if outcome.failed else 0
