@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types docs clean FORCE
+.PHONY: help install browser demo test lint types docs clean FORCE
 
 # A Python is good enough when it is 3.11 or newer and can make virtual environments.
 GOOD_PYTHON := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -28,6 +28,11 @@ install: $(READY) ## set up .venv with the library, the command and the test too
 
 demo: $(READY) ## train and question a small model on handwritten digits
 	$(RUN) examples/digits.py
+
+browser: ## install Debian's chromium, which the tests of web pages drive; without it they skip
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		{ apt-get install -y -qq chromium >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } || \
+		echo "no chromium here and no way to install it: the tests of web pages will skip"
 
 test: lint types ## lint, types and the test suite
 	$(RUN) -m pytest

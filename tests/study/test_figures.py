@@ -249,7 +249,8 @@ def test_drawing_leaves_matplotlib_as_it_was():
         "found = charts(study(datasets=('mnist',), sizes=(300,), methods=('ising',), replicas=1))\n"
         "svg = [chart.files['svg'] for chart in found]\n"
         "assert dict(matplotlib.rcParams) == before\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "plt = sys.modules.get('matplotlib.pyplot')  # torchmetrics imports it\n"
+        "assert plt is None or not plt.get_fignums()\n"
         "assert b'#ff0000' not in b''.join(svg)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
