@@ -261,6 +261,4 @@ def test_every_file_of_these_rooms_has_its_place():
     text, source = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), ROOT / "src" / "isingformer"
     files = [file for room in ("data", "predict", "train", "cli") for file in (source / room).glob("*.py")]
     files = [file.relative_to(source).as_posix() for file in files if file.stem != "__init__"]
-    assert (
-        files and [name for name in [*files, "metrics.py", "_files.py"] if f"`{name}`" not in text] == []
-    )
+    assert files and [name for name in [*files, "metrics.py", "_files.py"] if f"`{name}`" not in text] == []

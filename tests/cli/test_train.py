@@ -115,7 +115,7 @@ def test_the_same_command_again_leaves_a_finished_run_as_it_is(done, tiny, tmp_p
     line = ["train", *tiny, "--no-tensorboard", "--quiet", "--out", tmp_path / "run"]
     first = done(*line)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
-    assert done(*line) == first
+    assert done(*line) == f"already {first}"
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
 
 
@@ -124,7 +124,7 @@ def test_the_same_command_again_leaves_a_finished_run_as_it_is(done, tiny, tmp_p
     [
         (["--delta", "0.2"], "delta 0.1 there, 0.2 here"),
         (["--epochs", "4"], "epochs 3 there, 4 here"),
-        (["--method", "dropout"], "delta 0.1 there, None here"),
+        (["--method", "dropout"], "method ising there, dropout here"),
         (["--resize", "4", "--patch", "2"], "data digits"),
     ],
 )

@@ -242,7 +242,21 @@ def test_the_papers_own_numbers_agree_with_the_paper():
         assert "within two of the paper's standard deviations in 22; on average +0.000." in v.text
 
 
+def test_how_near_the_paper():
+    sds = {
+        m: [r.sds["accuracy"] for k, r in paper_numbers().items() if k[3] == m and r.comparable]
+        for m in ("dropout", "ising")
+    }
+    found = {v.a: v.text for v in verdict_list(of_the_paper(lambda method: 0.01)) if v.b == "paper"}
+    for ours, theirs in (("dropout", "dropout"), ("ising-paper", "ising")):
+        near = sum(round(1000 * sd) >= 5 for sd in sds[theirs])  # 0.010 is within two of them
+        assert 0 < near < 22
+        assert f"standard deviations in {near}; on average +0.010." in found[ours]
+
+
 def test_the_order_of_the_paper():
+    for place in {key[:3] for key in paper_numbers()}:  # there are no ties
+        assert len({paper_numbers()[(*place, m)].means["accuracy"] for m in ("dropout", "dropconnect", "ising")}) == 3
     table = {key: row.means["accuracy"] for key, row in paper_numbers().items() if row.comparable}
     places = {key[:3] for key in table}
     (found,) = (v for v in verdict_list(of_the_paper(lambda method: 0.0)) if v.b == "paper order")

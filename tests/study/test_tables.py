@@ -13,7 +13,7 @@ from isingformer.study.table import Entry, Table, latex, markdown, slug
 from isingformer.study.tables import CALIBRATION, SCORES, build_tables, cells_csv, differences_csv, write_tables
 from records import scored, study
 
-NASTY = r"my_data|50% & #1 {x} $y^2 ~z\n <b>*c*`"
+NASTY = r"my_data|50% & #1 {x $y^2 ~z\n <b>*c*`"
 
 
 def of_methods(values, metric="accuracy", dataset="mnist", size=300, spread=0.001):
@@ -191,7 +191,7 @@ def test_markdown_is_well_formed():
                 assert field == (f"**{entry.text}**" if entry.bold else entry.text) + paper
         assert text.startswith("### ")
         if found.dataset == NASTY:
-            assert r"my\_data\|50% & #1 {x} $y^2 ~z\\n \<b\>\*c\*\`" in text
+            assert r"my\_data\|50% & #1 {x $y^2 ~z\\n \<b\>\*c\*\`" in text
 
 
 def check_latex(text):

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..methods import METHODS, Method, named_method
 from ..train import Recipe, Run, train
+from ..train.folder import RunFolder
 from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
 USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
@@ -80,7 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="make a GPU repeat itself bit by bit")  # fmt: skip
     running = parser.add_argument_group("running")
     running.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
-    running.add_argument("--checkpoint-every", type=count, metavar="STEPS", help="(once an epoch)")
+    running.add_argument(
+        "--checkpoint-every", type=count, metavar="STEPS", help="steps between checkpoints (once an epoch)"
+    )
     running.add_argument("--overwrite", action="store_true", help="begin anew, whatever training the folder holds")
     running.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
     running.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -92,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
     method, recipe = make_method(args), make_recipe(args)
     dataset = read_data(args.data, args, resize=args.resize)
     out = args.out or f"runs/{dataset.name}-{args.method}-{recipe.seed}"
+    already = was_finished(out) and not args.overwrite
     with until_signalled() as received:
         trained = train(
             dataset, method, recipe, out=out, device=args.device, checkpoint_every=args.checkpoint_every,
@@ -105,8 +109,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"run": str(trained.folder), **trained.about})
     else:
-        print(summary(trained))
+        print(("already " if already else "") + summary(trained))
     return 0
+
+
+def was_finished(out: str) -> bool:
+    """Whether a folder holds a finished training."""
+    try:
+        return RunFolder(out).read()["finished"] is not None
+    except (OSError, ValueError):
+        return False
 
 
 def make_method(args: argparse.Namespace) -> Method:

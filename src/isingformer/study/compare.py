@@ -220,7 +220,7 @@ def _level(method: str, rows: list[tuple[Summary, PaperNumbers]]) -> Verdict:
 
 
 def _ranks(rows: Mapping[Cell, tuple[Summary, PaperNumbers]], methods: tuple[str, ...]) -> Verdict | None:
-    """How often methods stand in the paper's order; pairs that the paper prints as equal are not counted."""
+    """How often methods stand in the paper's order; it prints no two accuracies of a cell as equal."""
     groups: dict[tuple[str, int, float | None], dict[str, tuple[Summary, PaperNumbers]]] = {}
     for cell, row in rows.items():
         if cell.method in methods:
@@ -232,7 +232,7 @@ def _ranks(rows: Mapping[Cell, tuple[Summary, PaperNumbers]], methods: tuple[str
             (round(_accuracy(s) - _accuracy(t), 3), p.means["accuracy"] - q.means["accuracy"])
             for (s, p), (t, q) in pairs
         ]
-        kept.append([ours * theirs > 0 for ours, theirs in signs if abs(theirs) > ROUNDING])
+        kept.append([ours * theirs > 0 for ours, theirs in signs])
     kept = [agree for agree in kept if agree]
     if not kept:
         return None

@@ -37,7 +37,7 @@ def write_results(store: Store, *, command: str | None = None, data_dir: str | N
     if not records:
         raise ValueError(f"{store.path} has no records yet; run `isingformer study` with it first")
     drawn = charts(records, sample_images(plan, {record.cell.dataset for record in records}, data_dir))
-    tables = write_tables(records, store.path / "tables")
+    tables = write_tables(records, store.path / "tables", cells=plan.cells(), replicas=plan.replicas)
     figures = write_figures(records, store.path / "figures", drawn=drawn)
     report = write_report(records, store.path, plan=plan, command=command, drawn=drawn)
     return Written(report, tables, figures)

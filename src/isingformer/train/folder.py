@@ -141,6 +141,8 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     found = []
     for part in SETTINGS:
         one, other = flat(there[part]), flat(json.loads(json.dumps(here[part])))
+        if part == "method" and one["name"] != other["name"]:  # all their settings differ then
+            one, other = {"method": one["name"]}, {"method": other["name"]}
         if part == "data":
             one, other = ({"data": f"{d['name']} {d['fingerprint']}"} for d in (one, other))
         for key in [*one, *(key for key in other if key not in one)]:

@@ -43,6 +43,10 @@ class Bar:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line, above the bar where there is one."""
+        self.console.print(line, highlight=False, soft_wrap=True)
+
     def step(self, progress: Progress, figures: Callable[[], dict[str, float]]) -> None:
         """Move the bar; compute its figures twice a second."""
         if not self.console.is_terminal:
@@ -60,7 +64,7 @@ class Bar:
             self.bar.update(self.task, figures=in_words(row))
         else:
             said = f"epoch {row['epoch']}/{self.epochs}  {in_words(row)}  {progress.seconds:.0f} s"
-            self.console.print(said, highlight=False, soft_wrap=True)
+            self.say(said)
 
 
 def in_words(figures: dict[str, float]) -> str:

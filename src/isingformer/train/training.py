@@ -160,6 +160,8 @@ def _watchers(
     if progress:
         bar = Bar(epochs=loop.recipe.epochs, per_epoch=loop.batches.per_epoch, done=loop.progress.step)
         watchers.append(shown.enter_context(bar))
+        if loop.progress.step:
+            bar.say(f"going on after step {loop.progress.step} of {loop.steps}")
     return Several(*watchers)
 
 

@@ -1,0 +1,219 @@
+"""The report in a real browser: Debian's chromium, from disk, without network."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from isingformer.study.figures import charts
+from isingformer.study.plan import Plan, StudyData
+from isingformer.study.report import write_report
+from records import study
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 800}
+CONTRAST = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = colour => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
+    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = rgb(getComputedStyle(e).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const worst = {ratio: 99};
+  for (const e of document.querySelectorAll('body *')) {
+    const own = [...e.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !e.checkVisibility() || e.classList.contains('mark') || e.localName === 'script') continue;
+    const [x, y] = [luminance(rgb(getComputedStyle(e).color)), luminance(behind(e))];
+    const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+    if (ratio < worst.ratio) Object.assign(worst, {ratio, text: e.textContent.slice(0, 40), tag: e.localName});
+  }
+  return worst;
+}"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    records = study(datasets=("mnist", "cifar10"), sizes=(300, 6000), replicas=3)[:-4]
+    sets = tuple(StudyData(source=name, sizes=(300, 6000)) for name in ("mnist", "cifar10"))
+    methods = ("plain", "dropout", "dropconnect", "ising")
+    plan = Plan(name="small", datasets=sets, methods=methods, rates=(0.1, 0.5), replicas=3)
+    images = {"mnist": (torch.randint(256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10, "0123456789")}
+    drawn = [c for c in charts(records, images) if c.size in (300, None) and c.rate in (0.1, None)]
+    return write_report(
+        records, tmp_path_factory.mktemp("report"), plan=plan, command="isingformer study x", drawn=drawn
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    # In a container, chromium's own sandbox cannot be had by root; the page is ours.
+    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, report):
+    """Opens the report; at the end nothing may have gone wrong, and nothing may have left the page."""
+    complaints, asked, contexts = [], [], []
+
+    def open_(viewport=WIDE, scheme="light"):
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(report.as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {url for url in asked if not url.startswith("data:")} == {report.as_uri()}
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+
+
+def column(page, name):
+    """The sort values of a column of the first table, as they stand, and how the header says they are sorted."""
+    table = page.locator("#tables table").first
+    heads = table.locator("thead th").all_inner_texts()
+    place = [head.strip() for head in heads].index(name)
+    values = table.locator("tbody tr").evaluate_all(f"rows => rows.map(row => row.cells[{place}].dataset.sort)")
+    return values, table.locator("thead th").nth(place).get_attribute("aria-sort")
+
+
+def numbers(values):
+    return [float(value) for value in values if value]
+
+
+def test_a_click_sorts_and_a_second_one_turns_the_order(opened):
+    page = opened()
+    before, state = column(page, "Accuracy")
+    assert state is None and numbers(before) != sorted(numbers(before))
+    button = page.locator("#tables table").first.get_by_role("button", name="Accuracy")
+    button.click()
+    values, state = column(page, "Accuracy")
+    assert state == "ascending" and numbers(values) == sorted(numbers(before))
+    button.click()
+    values, state = column(page, "Accuracy")
+    assert state == "descending" and numbers(values) == sorted(numbers(before), reverse=True)
+    page.locator("#tables table").first.get_by_role("button", name="Method").click()
+    methods, state = column(page, "Method")
+    assert state == "ascending" and methods == sorted(methods)
+    assert column(page, "Accuracy")[1] is None
+
+
+def test_the_keyboard_sorts_too(opened):
+    page = opened()
+    table = page.locator("#tables table").first
+    table.get_by_role("button", name="Size").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    focused = page.evaluate("document.activeElement.textContent")
+    assert focused not in ("Size", "Method")
+    for key, order in (("Enter", "ascending"), ("Space", "descending")):
+        page.keyboard.press(key)
+        values, state = column(page, focused)
+        assert state == order
+        assert numbers(values) == sorted(numbers(values), reverse=order == "descending")
+
+
+def test_what_is_missing_sorts_last_either_way(opened):
+    page = opened()
+    unfold(page)
+    table = page.locator("#tables table", has=page.locator('td[data-sort=""]')).first
+    place = table.evaluate("t => t.querySelector('td[data-sort=\"\"]').cellIndex")
+    for _ in range(2):
+        table.locator("thead th").nth(place).get_by_role("button").click()
+        values = table.locator("tbody tr").evaluate_all(f"rows => rows.map(row => row.cells[{place}].dataset.sort)")
+        assert values.count("") and all(not value for value in values[-values.count("") :])
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE, {"width": 320, "height": 700}], ids=lambda size: str(size["width"]))
+def test_the_page_never_scrolls_sideways(opened, viewport):
+    page = opened(viewport)
+    for _ in range(2):
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        unfold(page)
+    assert page.evaluate("scrollTo(500, 0), scrollX") == 0
+    if viewport == PHONE:  # what is too wide scrolls in its own frame, and the keyboard reaches it
+        frame = page.locator("#tables .scroll").first
+        assert frame.evaluate("f => f.scrollWidth > f.clientWidth && f.tabIndex === 0")
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=lambda size: str(size["width"]))
+def test_words_stand_out_in_light_and_in_dark(opened, viewport):
+    backgrounds = set()
+    for scheme in ("light", "dark"):
+        page = opened(viewport, scheme)
+        unfold(page)
+        worst = page.evaluate(CONTRAST)
+        assert worst["ratio"] >= 4.5, (scheme, worst)
+        backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(backgrounds) == 2
+
+
+def test_every_image_is_there_and_has_words(opened):
+    page = opened()
+    unfold(page)
+    images = page.locator("img").evaluate_all(
+        "all => Promise.all(all.map(async image => { await image.decode();"
+        " return [image.naturalWidth, image.naturalHeight, image.alt, image.clientWidth] }))"
+    )
+    assert len(images) >= 8
+    assert all(width > 100 and height > 100 and len(alt) > 30 and shown > 100 for width, height, alt, shown in images)
+
+
+def test_figures_change_with_the_page(opened):
+    drawn = []
+    for scheme in ("light", "dark"):
+        page = opened(WIDE, scheme)
+        image = page.locator("#figures .calibration img").first
+        image.scroll_into_view_if_needed()
+        image.evaluate("image => image.decode()")
+        drawn.append(image.screenshot())
+    assert drawn[0] != drawn[1]
+
+
+def test_links_open_what_they_lead_to_and_folding_works(opened):
+    page = opened()
+    first = page.locator("#cells details[id]").first
+    assert not first.is_visible()
+    page.evaluate("id => { location.hash = id }", first.get_attribute("id"))
+    first.locator("table").first.wait_for(state="visible")
+    figures = page.locator("#figures")
+    figures.get_by_role("button", name="close all").click()
+    assert figures.locator("details[open]").count() == 0
+    figures.get_by_role("button", name="open all").click()
+    assert figures.locator("details:not([open])").count() == 0
+
+
+def test_every_button_link_and_heading_has_a_name(opened):
+    page = opened()
+    unfold(page)
+    for role in ("button", "link", "heading", "columnheader", "group"):
+        names = page.get_by_role(role).evaluate_all("all => all.map(e => e.getAttribute('aria-label') || e.innerText)")
+        assert names and all(name.strip() for name in names), role
+    assert page.locator("h1").count() == 1
+    ids = page.locator("[id]").evaluate_all("all => all.map(element => element.id)")
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,210 @@
+"""A study from its plan to its records: in one process, in several, killed and taken up again."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from isingformer.data import load_data, subset
+from isingformer.study import Cell, Plan, Store, StudyData, run_study
+from isingformer.study import worker as worker_module
+from isingformer.study.stack import Stack
+
+RECIPE = {"epochs": 1, "batch": 16, "width": 8, "depth": 1, "heads": 2, "mlp": 8, "lr": 1e-2}
+
+
+def small(**changes):
+    settings = {
+        "name": "small", "datasets": (StudyData(source="digits", sizes=(20, 40), test_images=30),),
+        "methods": ("plain", "dropconnect", "ising"), "rates": (0.1, 0.5), "replicas": 2, "samples": 3,
+        "recipe": RECIPE,
+    }  # fmt: skip
+    return Plan(**{**settings, **changes})
+
+
+def contents(folder):
+    """The records but for how long they took and when."""
+    found = {}
+    for record in Store(folder).records():
+        plain = {**record.to_json(), "seconds": None, "made": None}
+        found[f"{record.cell.name}_{record.replica}"] = plain
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run in this process."""
+    folder = tmp_path_factory.mktemp("whole")
+    outcome = run_study(small(), folder, jobs=1, device="cpu", progress=False)
+    assert (outcome.done, outcome.total, outcome.failed) == (20, 20, [])
+    return folder
+
+
+def test_there_is_a_record_for_every_replica_of_every_cell(whole):
+    plan, records = small(), Store(whole).records()
+    assert {(r.cell, r.replica) for r in records} == {(cell, k) for cell in plan.cells() for k in range(2)}
+    for record in records:
+        assert record.seed == plan.seed_of("digits", record.cell.size, record.replica)
+        assert record.samples == 3 and record.test_images == 30 and record.classes == 10
+        assert sum(record.entropies.right) + sum(record.entropies.wrong) == 30
+        assert sum(record.entropies.right) == round(30 * record.scores["accuracy"])
+        assert sum(row["count"] for row in record.scores["reliability"]) == 30
+        assert record.steps == record.cell.size // 16
+        assert record.made["torch"] == torch.__version__
+
+
+def test_what_is_recorded_is_what_the_stack_predicts(whole):
+    plan, cell = small(), Cell("digits", 40, "ising", 0.1)
+    data = load_data("digits")
+    stack = Stack(data, plan.method_for(cell), [plan.recipe_for(cell, 1)], device=torch.device("cpu"))
+    stack.train()
+    images = subset(data.test, 30, seed=plan.test_seed("digits"))
+    p = stack.predict(images, 3)
+    (record,) = (r for r in Store(whole).records() if r.cell == cell and r.replica == 1)
+    nll = -p.probs[0].double().gather(1, images.y[:, None]).log().mean()
+    assert record.scores["nll"] == pytest.approx(float(nll), rel=1e-3)
+    q = torch.cat([q.flatten() for q in stack.method.drop_probability().values()])
+    assert record.mean_q == pytest.approx(float(q.mean()), rel=1e-3)
+    assert record.layers["head"].mean_q == pytest.approx(
+        float(stack.method.drop_probability()["head"].mean()), rel=1e-3
+    )
+    assert record.train_nll == pytest.approx(float(stack.nll[0]), rel=1e-3)
+
+
+def test_called_again_it_does_nothing_and_an_extended_plan_only_the_rest(whole, tmp_path):
+    before = {file.name: file.stat().st_mtime_ns for file in (whole / "records").iterdir()}
+    assert run_study(small(), whole, jobs=1, progress=False).done == 20
+    assert {file.name: file.stat().st_mtime_ns for file in (whole / "records").iterdir()} == before
+    run_study(small(replicas=1), tmp_path, jobs=1, device="cpu", progress=False)
+    first = contents(tmp_path)
+    run_study(small(), tmp_path, jobs=1, device="cpu", progress=False)
+    assert first.items() <= contents(tmp_path).items() and len(contents(tmp_path)) == 20
+
+
+def test_shards_together_are_the_whole(whole, tmp_path):
+    for i in (1, 2, 3):
+        run_study(small(), tmp_path, shard=(i, 3), jobs=1, device="cpu", progress=False)
+    close(contents(tmp_path), contents(whole))
+
+
+def close(one, other):
+    """The same records, but for the last digits: a stack of another size sums in another order."""
+    assert one.keys() == other.keys()
+    for name in one:
+        for score in ("accuracy", "nll", "ece"):
+            assert one[name]["scores"][score] == pytest.approx(other[name]["scores"][score], rel=1e-3, abs=0.04)
+        assert one[name]["seed"] == other[name]["seed"] and one[name]["layers"].keys() == other[name]["layers"].keys()
+
+
+def test_several_processes_leave_the_same_records(whole, tmp_path):
+    outcome = run_study(small(), tmp_path, jobs=2, device="cpu", progress=False)
+    assert outcome.done == 20 and contents(tmp_path) == contents(whole)
+
+
+def test_out_of_memory_halves_the_stack_and_goes_on(whole, tmp_path, monkeypatch):
+    sizes = []
+
+    class Tight(Stack):
+        def __init__(self, dataset, method, recipes, **more):
+            sizes.append(len(recipes))
+            if len(recipes) > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            super().__init__(dataset, method, recipes, **more)
+
+    monkeypatch.setattr(worker_module, "Stack", Tight)
+    outcome = run_study(small(), tmp_path, jobs=1, device="cpu", progress=False)
+    assert outcome.done == 20 and sizes == [2, *[1] * 20]
+    assert "out of memory with 2 replicas; going on with stacks of 1" in outcome.said[0]
+    close(contents(tmp_path), contents(whole))
+
+
+def test_the_stack_is_as_large_as_the_memory_allows_and_says_so(tmp_path, monkeypatch):
+    sizes = []
+
+    class Counted(Stack):
+        def __init__(self, dataset, method, recipes, **more):
+            sizes.append(len(recipes))
+            super().__init__(dataset, method, recipes, **more)
+
+    plan = small(methods=("plain",), rates=(), replicas=5, datasets=(StudyData(source="digits", sizes=(20,)),))
+    recipe, data = plan.recipe_for(plan.cells()[0], 0), load_data("digits")
+    need = worker_module.replica_bytes(recipe, 20, data, data.test, plan.samples)
+    monkeypatch.setattr(worker_module, "Stack", Counted)
+    monkeypatch.setattr(worker_module, "free_bytes", lambda device: int(2.5 * need / worker_module.SHARE_OF_MEMORY))
+    outcome = run_study(plan, tmp_path, jobs=1, device="cpu", progress=False)
+    assert sizes == [2, 2, 1] and outcome.said == ["digits_20_plain: 5 replicas in stacks of 2, to fit the memory"]
+
+
+def test_a_training_that_diverges_is_said_and_the_others_are_kept(tmp_path):
+    plan = small(methods=("plain", "ising"), rates=(0.1,), recipe={**RECIPE, "epochs": 4, "lr": 1e30, "lr_warmup": 0.0})
+    outcome = run_study(plan, tmp_path, jobs=1, device="cpu", progress=False)
+    assert outcome.done == 0 and len(outcome.failed) == 8
+    assert outcome.failed[0] == "digits_20_plain replica 0: its loss turned NaN or infinite"
+
+
+def test_data_that_changed_are_refused(whole, tmp_path):
+    import shutil
+
+    shutil.copytree(whole, tmp_path / "study")
+    (next((tmp_path / "study" / "records").glob("*ising*"))).unlink()
+    (tmp_path / "study" / "data" / "digits.json").write_text(json.dumps({"fingerprint": "other"}))
+    with pytest.raises(ValueError, match="the data 'digits' have changed since"):
+        run_study(small(), tmp_path / "study", jobs=1, progress=False)
+
+
+def test_an_error_of_a_worker_process_is_told_in_its_words(tmp_path):
+    plan = small(datasets=(StudyData(source="digits", sizes=(5000,)),))
+    with pytest.raises(ValueError, match="too few for 5,000 to train on"):
+        run_study(plan, tmp_path, jobs=2, device="cpu", progress=False)
+
+
+SCRIPT = """
+import sys, json
+from isingformer.study import Plan, run_study
+if __name__ == "__main__":
+    plan = Plan.from_json(json.loads(sys.argv[2]))
+    print("ready", flush=True)
+    run_study(plan, sys.argv[1], jobs=int(sys.argv[3]), device="cpu", progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_killed_at_random_moments_the_finished_store_is_the_same(whole, tmp_path, jobs):
+    chance = random.Random(time.time_ns())
+    script = tmp_path / "go.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(tmp_path / "study"), json.dumps(small().to_json()), str(jobs)]
+    for _ in range(4):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process.stdout.readline()
+        time.sleep(chance.uniform(0.05, 1.5 if jobs == 1 else 5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        Store(tmp_path / "study").path.exists() and (tmp_path / "study" / "plan.json").exists() and contents(
+            tmp_path / "study"
+        )
+    outcome = run_study(small(), tmp_path / "study", jobs=1, device="cpu", progress=False)
+    while outcome.done < 20:  # a worker whose parent was killed may still be at a cell
+        time.sleep(0.2)
+        outcome = run_study(small(), tmp_path / "study", jobs=1, device="cpu", progress=False)
+    close(contents(tmp_path / "study"), contents(whole))
+    assert not list((tmp_path / "study").rglob("*.part"))
+
+
+def test_replaying_a_plan_gives_the_same_numbers(whole, tmp_path):
+    run_study(small(), tmp_path, jobs=1, device="cpu", progress=False)
+    assert contents(tmp_path) == contents(whole)
+
+
+def test_jobs_must_be_a_number(tmp_path):
+    with pytest.raises(ValueError, match="jobs must be a number of processes from 1 on, got 0"):
+        run_study(dataclasses.replace(small(), name="other"), tmp_path, jobs=0)
