@@ -149,6 +149,19 @@ def test_a_training_that_diverges_is_said_and_the_others_are_kept(tmp_path):
     assert outcome.failed[0] == "digits_20_plain replica 0: its loss turned NaN or infinite"
 
 
+def test_a_failed_training_is_not_tried_again_because_others_succeed(tmp_path, monkeypatch):
+    class Unlucky(Stack):
+        @property
+        def diverged(self):
+            return [0] if len(self) == 2 else []
+
+    monkeypatch.setattr(worker_module, "Stack", Unlucky)
+    plan = small(methods=("plain",), rates=())
+    outcome = run_study(plan, tmp_path, jobs=1, device="cpu", progress=False)
+    assert (outcome.done, outcome.total) == (2, 4)
+    assert [line.split(":")[0] for line in outcome.failed] == ["digits_20_plain replica 0", "digits_40_plain replica 0"]
+
+
 def test_data_that_changed_are_refused(whole, tmp_path):
     import shutil
 

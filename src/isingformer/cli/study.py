@@ -7,8 +7,10 @@ import shlex
 import sys
 import time
 
+from ..data import SOURCES, fetch
 from ..study import Store, parse_shard, read_plan, run_study, write_results
 from .common import add_data_arguments, count, print_json
+from .progress import transfers
 
 USAGE = "quick|paper|FILE.toml [--out FOLDER] [options]"
 EXAMPLES = """examples:
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
-    plan = read_plan(args.plan)
+    plan, shard = read_plan(args.plan), parse_shard(args.shard)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])
     started = time.monotonic()
@@ -43,17 +45,22 @@ def run(args: argparse.Namespace) -> int:
             f"{plan.name}: {plan.trainings} trainings in {len(plan.cells())} cells of {plan.replicas}, into {folder}",
             file=sys.stderr,
         )
+    if not args.offline:
+        with transfers(shown=not args.quiet) as bar:
+            for data in plan.datasets:
+                if data.source in SOURCES:
+                    fetch(data.source, args.data_dir, bar)
     outcome = run_study(
-        plan, folder, device=args.device, shard=parse_shard(args.shard), jobs=args.jobs, data_dir=args.data_dir,
+        plan, folder, device=args.device, shard=shard, jobs=args.jobs, data_dir=args.data_dir,
         download=not args.offline, progress=not args.quiet, command=command,
     )  # fmt: skip
     for line in (*outcome.said, *outcome.failed):
         print(line, file=sys.stderr)
-    written = write_results(Store(folder), data_dir=args.data_dir)
+    report = write_results(Store(folder), data_dir=args.data_dir).report if Store(folder).records() else None
     if args.json:
         about = {"study": folder, "done": outcome.done, "total": outcome.total, "failed": outcome.failed}
-        print_json({**about, "report": str(written.report)})
+        print_json({**about, "report": None if report is None else str(report)})
     else:
-        seconds = time.monotonic() - started
-        print(f"{outcome.done} of {outcome.total} trainings done, {seconds:.0f} s; the report is {written.report}")
+        said = "there is nothing to report yet" if report is None else f"the report is {report}"
+        print(f"{outcome.done} of {outcome.total} trainings done, {time.monotonic() - started:.0f} s; {said}")
     return 1 if outcome.failed else 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import queue
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from typing import Any
@@ -75,10 +73,10 @@ def run_study(
         raise ValueError(f"jobs must be a number of processes from 1 on, got {jobs}")
     settings: dict[str, Any] = {
         "plan": plan, "folder": str(store.path), "shard": shard, "device": str(place), "data_dir": data_dir,
-        "download": download, "made": circumstances(command),
+        "download": download, "made": circumstances(command), "sharers": jobs,
     }  # fmt: skip
     to_do = sum(plan.cost(job.cell) * len(job.replicas) for job in left)
-    with shown(progress, total=to_do, title=f"{plan.name}: {total - done} trainings") as bar:
+    with Bar(shown=progress, total=to_do, title=f"{plan.name}: {total - done} trainings") as bar:
         ears = _Ears(outcome, bar)
         if jobs == 1:
             _work(ears, **settings)
@@ -91,11 +89,15 @@ def run_study(
 class _Ears:
     """Hears of the work in this process."""
 
-    def __init__(self, outcome: Outcome, bar: Callable[[float], None]) -> None:
+    def __init__(self, outcome: Outcome, bar: Bar) -> None:
         self.outcome, self.bar = outcome, bar
 
     def work(self, cost: float) -> None:
-        self.bar(cost)
+        self.bar.move(cost)
+
+    def done(self, cell: Cell, trainings: int) -> None:
+        self.outcome.done += trainings
+        self.bar.line(f"{cell.name}: {self.outcome.done} of {self.outcome.total} trainings")
 
     def say(self, line: str) -> None:
         self.outcome.said.append(line)
@@ -119,11 +121,14 @@ class _Post:
             self.flush()
 
     def flush(self) -> None:
-        self.post.put(("work", self.waiting))
+        self.post.put(("work", (self.waiting,)))
         self.waiting, self.sent = 0.0, time.monotonic()
 
     def say(self, line: str) -> None:
-        self.post.put(("say", line))
+        self.post.put(("say", (line,)))
+
+    def done(self, cell: Cell, trainings: int) -> None:
+        self.post.put(("done", (cell, trainings)))
 
     def failed(self, cell: Cell, replica: int, why: str) -> None:
         self.post.put(("failed", (cell, replica, why)))
@@ -131,9 +136,12 @@ class _Post:
 
 def _work(
     told: Any, *, plan: Plan, folder: str, shard: tuple[int, int], device: str, data_dir: str | None, download: bool,
-    made: dict[str, Any],
+    made: dict[str, Any], sharers: int,
 ) -> None:  # fmt: skip
-    Worker(plan, Store(folder), shard, torch.device(device), made, told, data_dir=data_dir, download=download).run()
+    Worker(
+        plan, Store(folder), shard, torch.device(device), made, told, data_dir=data_dir, download=download,
+        sharers=sharers,
+    ).run()  # fmt: skip
 
 
 def _process(post: Queue[tuple[str, Any]], parent: int, settings: dict[str, Any]) -> None:
@@ -145,7 +153,7 @@ def _process(post: Queue[tuple[str, Any]], parent: int, settings: dict[str, Any]
         told.flush()
         post.put(("end", None))
     except Exception as error:
-        post.put(("error", f"{type(error).__name__}: {error}" if not str(error) else str(error)))
+        post.put(("error", (isinstance(error, ValueError | OSError), str(error) or type(error).__name__)))
 
 
 def _together(jobs: int, ears: _Ears, settings: dict[str, Any]) -> None:
@@ -169,13 +177,12 @@ def _together(jobs: int, ears: _Ears, settings: dict[str, Any]) -> None:
                     ) from None
                 continue
             if kind == "error":
-                raise ValueError(what)
+                bad_input, said = what
+                raise ValueError(said) if bad_input else RuntimeError(said)
             if kind == "end":
                 ended += 1
-            elif kind == "failed":
-                ears.failed(*what)
             else:
-                getattr(ears, kind)(what)
+                getattr(ears, kind)(*what)
     finally:
         for worker in workers:
             if ended < jobs:
@@ -183,25 +190,39 @@ def _together(jobs: int, ears: _Ears, settings: dict[str, Any]) -> None:
             worker.join()
 
 
-@contextlib.contextmanager
-def shown(progress: bool, *, total: float, title: str) -> Iterator[Callable[[float], None]]:
-    """A bar with the time left, on a terminal; a function that moves it by so much."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+class Bar:
+    """A bar with the time left, on a terminal; elsewhere a line for every cell.
 
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(bar_width=32), TaskProgressColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=console,
-        disable=not (progress and console.is_terminal),
-    )  # fmt: skip
-    task = bar.add_task(title, total=total)
-    with bar:
-        yield lambda cost: bar.update(task, advance=cost)
+    Args:
+        shown: whether to show anything.
+        total: of all that is to do.
+        title: what it says.
+    """
+
+    def __init__(self, *, shown: bool, total: float, title: str) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        self.shown, self.console = shown, Console(stderr=True)
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=32), progress.TaskProgressColumn(),
+            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+            console=self.console, disable=not (shown and self.console.is_terminal),
+        )  # fmt: skip
+        self.task = self.bar.add_task(title, total=total)
+
+    def __enter__(self) -> Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def move(self, cost: float) -> None:
+        """So much more is done."""
+        self.bar.update(self.task, advance=cost)
+
+    def line(self, text: str) -> None:
+        """For a log."""
+        if self.shown and not self.console.is_terminal:
+            self.console.print(text, highlight=False, soft_wrap=True)

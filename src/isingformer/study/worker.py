@@ -17,7 +17,7 @@ from .plan import Plan
 from .record import Cell
 from .scoring import records_of
 from .stack import Stack
-from .store import Store
+from .store import Job, Store
 
 SHARE_OF_MEMORY = 0.6
 TRAINING_COPIES = 5
@@ -31,6 +31,9 @@ class Told(Protocol):
 
     def work(self, cost: float) -> None:
         """So much of the study, in units of `Plan.cost`, is done."""
+
+    def done(self, cell: Cell, trainings: int) -> None:
+        """So many trainings of a cell have their records."""
 
     def say(self, line: str) -> None:
         """Something a person should know."""
@@ -51,6 +54,7 @@ class Worker:
         made: of every record; see `scoring.circumstances`.
         told: who hears of it.
         data_dir, download: as `load_data` takes them.
+        sharers: how many workers share the memory.
     """
 
     plan: Plan
@@ -61,16 +65,18 @@ class Worker:
     told: Told
     data_dir: str | None = None
     download: bool = True
+    sharers: int = 1
 
     def __post_init__(self) -> None:
         """Nothing is read yet."""
         self._read: tuple[str, Dataset, Images] | None = None
+        self._failed: set[tuple[Cell, int]] = set()
         self._most = 10**9  # the largest stack that has not run out of memory
 
     def run(self) -> None:
         """Work until nothing is left that no other process is at."""
         tried = None
-        while (jobs := self.store.jobs(self.plan, self.shard)) and jobs != tried:
+        while (jobs := self._left()) and jobs != tried:
             tried = jobs
             for job in jobs:
                 # Parts of a cell may lie in several shards, so the claim is on this shard's part.
@@ -78,6 +84,18 @@ class Worker:
                     if mine:
                         there = self.store.done(job.cell)
                         self._cell(job.cell, [replica for replica in job.replicas if replica not in there])
+
+    def _left(self) -> list[Job]:
+        """What is to do, without what has failed here: it would fail again."""
+        jobs = []
+        for cell, replicas in self.store.jobs(self.plan, self.shard):
+            rest = tuple(replica for replica in replicas if (cell, replica) not in self._failed)
+            jobs += [Job(cell, rest)] if rest else []
+        return jobs
+
+    def _fail(self, cell: Cell, replica: int) -> None:
+        self._failed.add((cell, replica))
+        self.told.failed(cell, replica, "its loss turned NaN or infinite")
 
     def _cell(self, cell: Cell, replicas: Sequence[int]) -> None:
         if not replicas:
@@ -103,7 +121,7 @@ class Worker:
                 if len(part) > 1:
                     size = 1
                     continue
-                self.told.failed(cell, part[0], "its loss turned NaN or infinite")
+                self._fail(cell, part[0])
             waiting = waiting[len(part) :]
 
     def _stack(self, cell: Cell, replicas: Sequence[int], dataset: Dataset, images: Images) -> None:
@@ -114,8 +132,9 @@ class Worker:
         for record in records_of(stack, cell, replicas, images, samples=self.plan.samples, made=self.made):
             self.store.add(record)
         for place in stack.diverged:
-            self.told.failed(cell, replicas[place], "its loss turned NaN or infinite")
+            self._fail(cell, replicas[place])
         self.told.work(self.plan.cost(cell) * len(replicas) - training)
+        self.told.done(cell, len(replicas) - len(stack.diverged))
 
     def _data(self, label: str) -> tuple[Dataset, Images]:
         """A dataset and the test images of the study; the last one read is kept."""
@@ -133,7 +152,7 @@ class Worker:
     def _fitting(self, cell: Cell, dataset: Dataset, images: Images) -> int:
         recipe = self.plan.recipe_for(cell, 0)
         need = replica_bytes(recipe, cell.size, dataset, images, self.plan.samples)
-        return max(1, int(SHARE_OF_MEMORY * free_bytes(self.device) / need))
+        return max(1, int(SHARE_OF_MEMORY * free_bytes(self.device) / self.sharers / need))
 
 
 def replica_bytes(recipe: Recipe, size: int, dataset: Dataset, images: Images, samples: int) -> int:

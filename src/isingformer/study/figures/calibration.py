@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .style import FAINT, QUIET, Cells, in_order, legend, look, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CAPTION = (
@@ -21,6 +22,8 @@ FEW = 10
 
 def draw(cells: Cells, title: str) -> Figure:
     """Of the cells of one dataset, size and rate."""
+    from matplotlib.ticker import MaxNLocator
+
     figure = new_figure(4.6, 6.1)
     curve, share = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [4.4, 1]})
     curve.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (6, 3)), zorder=1, label="diagonal")
@@ -51,7 +54,7 @@ def draw(cells: Cells, title: str) -> Figure:
     _words(curve)
     curve.set(xlim=(0, 1), ylim=(0, 1), ylabel="share of right predictions")
     share.set(ylim=(0, None), xlabel="confidence", ylabel="share of\npredictions")
-    share.yaxis.set_major_locator(_few_ticks())
+    share.yaxis.set_major_locator(MaxNLocator(2))
     share.grid(visible=False)
     share.yaxis.label.set_color(QUIET)
     figure.align_ylabels([curve, share])
@@ -59,13 +62,7 @@ def draw(cells: Cells, title: str) -> Figure:
     return figure
 
 
-def _words(axes) -> None:  # type: ignore[no-untyped-def]
+def _words(axes: Axes) -> None:
     for x, y, text in ((0.03, 0.95, "underconfident"), (0.97, 0.04, "overconfident")):
         axes.text(x, y, text, color=QUIET, fontsize=7.5, style="italic", ha="left" if x < 0.5 else "right")
     axes.fill_between([0, 1], [0, 1], 0, color=FAINT, alpha=0.16, linewidth=0, zorder=0)
-
-
-def _few_ticks():  # type: ignore[no-untyped-def]
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(2)

@@ -109,7 +109,7 @@ def write_figures(
 def _images(dataset: str, x: Tensor, y: Tensor, classes: Sequence[str]) -> Chart:
     title = f"{title_of(dataset)}: sample images"
     more = f" The first {samples.MOST} of {len(classes)} classes." if len(classes) > samples.MOST else ""
-    caption = f"The first training images of each class, {x.shape[2]} x {x.shape[3]} pixels.{more}"
+    caption = f"The first test images of each class, {x.shape[2]} x {x.shape[3]} pixels.{more}"
     names = ", ".join(map(str, classes[:20])) + (" and so on" if len(classes) > 20 else "")
     alt = f"Images of {title_of(dataset)}, by class: {names}."
     return Chart("images", dataset, None, None, title, caption, alt, partial(samples.draw, x, y, classes, title))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 CAPTION = (
     "The drop probabilities q of each layer's weights, from the input at the top to the output: the point is their "
     "mean, the broad bar holds the middle half, the thin bar 5% to 95% of the weights (averages of the replicas' "
-    "numbers). The dashed line is δ, where weights rest that neither the data nor later layers speak for or against."
+    "numbers). The dashed line is δ, where q rests without evidence under the centred field of ising; under the "
+    "paper's printed field it rests higher."
 )
 
 

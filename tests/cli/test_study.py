@@ -1,0 +1,85 @@
+"""`isingformer study` and `isingformer report`: a small grid of one's own, from TOML to a report."""
+
+import json
+
+import pytest
+
+PLAN = """
+methods = ["plain", "ising"]
+rates = [0.1]
+replicas = 2
+samples = 3
+
+[[datasets]]
+source = "digits"
+sizes = [20]
+test_images = 30
+
+[recipe]
+epochs = 1
+batch = 10
+width = 8
+depth = 1
+heads = 2
+mlp = 8
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    (tmp_path / "mine.toml").write_text(PLAN)
+    return tmp_path / "mine.toml"
+
+
+def test_a_study_of_ones_own_leaves_a_report_and_goes_on_where_it_was(done, command, plan, tmp_path):
+    line = ["study", plan, "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu", "--quiet"]
+    said = done(*line)
+    assert "4 of 4 trainings done" in said and str(tmp_path / "study" / "report.html") in said
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")
+    for name in ("tables.md", "tables.tex", "cells.csv", "differences.csv"):
+        assert (tmp_path / "study" / "tables" / name).stat().st_size > 0
+    assert list((tmp_path / "study" / "figures").glob("*.png")) and list((tmp_path / "study" / "figures").glob("*.svg"))
+    records = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "study" / "records").iterdir()}
+    again = json.loads(done(*line, "--json"))
+    assert (again["done"], again["total"], again["failed"]) == (4, 4, [])
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "study" / "records").iterdir()} == records
+    (tmp_path / "study" / "report.html").unlink()
+    written = json.loads(done("report", tmp_path / "study", "--json"))
+    assert (
+        written["report"] == str(tmp_path / "study" / "report.html") and (tmp_path / "study" / "report.html").exists()
+    )
+
+
+def test_without_a_terminal_every_cell_is_a_line(command, plan, tmp_path):
+    found = command("study", plan, "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu")
+    assert found.code == 0
+    assert "mine: 4 trainings in 2 cells of 2" in found.err
+    assert "digits_20_plain: 2 of 4 trainings" in found.err and "digits_20_ising_0.1: 4 of 4 trainings" in found.err
+
+
+def test_a_shard_is_a_part(done, plan, tmp_path):
+    line = ["study", plan, "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu", "--quiet"]
+    assert "2 of 2 trainings done" in done(*line, "--shard", "1/2")
+    assert len(list((tmp_path / "study" / "records").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["study", "nothere.toml"], "cannot read the plan 'nothere.toml'"),
+        (["study", "quick", "--shard", "3/2"], "a shard is i/n with i from 1 to n"),
+        (["study", "quick", "--jobs", "0"], "expected a whole number from 1 on"),
+        (["report", "nothere"], "nothere is no study (plan.json is missing)"),
+    ],
+)
+def test_wrong_input_is_one_line(refused, arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(*arguments, names=[said])
+
+
+def test_when_all_trainings_fail_the_code_is_1_and_it_is_said(command, tmp_path):
+    (tmp_path / "wild.toml").write_text(PLAN + "lr = 1e30\nlr_warmup = 0.0\n")
+    found = command("study", tmp_path / "wild.toml", "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu")
+    assert found.code == 1 and "nothing to report yet" in found.out
+    assert "digits_20_ising_0.1 replica 1: its loss turned NaN or infinite" in found.err
