@@ -15,6 +15,9 @@ PIP := $(RUN) -m pip
 READY := $(VENV)/.installed
 DOCS_READY := $(VENV)/.installed-docs
 
+# Tests run side by side: one a core, at most four.
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ "$$cores" -gt 4 ] && cores=4; echo $$cores)
+
 # Settings of the user's own that would change what is imported or where pip installs.
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT
 export PIP_USER := 0
@@ -35,7 +38,7 @@ browser: ## install Debian's chromium, which the tests of web pages drive; witho
 		echo "no chromium here and no way to install it: the tests of web pages will skip"
 
 test: lint types ## lint, types and the test suite
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(READY) ## ruff: rules and formatting
 	$(RUN) -m ruff check
