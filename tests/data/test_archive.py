@@ -142,7 +142,11 @@ def test_a_bomb_is_refused(unpack, tmp_path, where):
     assert names(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b""), gzip.compress(b"no tar"), GOOD + b"x"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no archive", gzip.compress(b""), gzip.compress(b"no tar"), GOOD + b"x"],
+    ids=["nothing", "words", "packed nothing", "packed words", "more after the end"],
+)
 def test_what_is_no_archive_is_refused(unpack, tmp_path, content):
     with pytest.raises(DataError, match=r"set\.tar\.gz") as error:
         unpack(content)
