@@ -74,6 +74,14 @@ def test_the_fashion_mnist_figures_are_those_of_the_results():
         assert cells == [f"{found[k]:.3f} ({found[k + '_sd']:.3f})" for k in ("accuracy", "nll", "ece")]
 
 
+def test_the_first_training_is_said_to_take_and_reach_what_it_did():
+    found = json.loads((ROOT / "results/train-digits.json").read_text())
+    minutes, seconds = re.fullmatch(r"(\d+)m([\d.]+)s", found["real"]).groups()
+    (accuracy,) = re.findall(r"^  accuracy +([\d.]+)", "\n".join(found["printed"]), re.M)
+    said = re.search(r"takes (\d+) s on one core and its model gets ([\d.]+)\nof the test images right", README)
+    assert said.groups() == (str(round(60 * int(minutes) + float(seconds))), accuracy)
+
+
 def test_what_the_demo_is_said_to_print_was_printed():
     (block,) = re.findall(r"```\n(360 test images.*?)```", README, re.DOTALL)
     assert set(block.strip("\n").splitlines()) <= set(json.loads((ROOT / "results/digits.json").read_text())["printed"])
