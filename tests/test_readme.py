@@ -72,6 +72,10 @@ def test_the_fashion_mnist_figures_are_those_of_the_results():
         for part in re.findall(r"[\w.-]+", name.lower()):
             assert part in found["setting"] or part == "="
         assert cells == [f"{found[k]:.3f} ({found[k + '_sd']:.3f})" for k in ("accuracy", "nll", "ece")]
+    tried = {row["setting"]: row["nll"] for row in results["validation"]}
+    default, *others = (tried[name] for name in ("ising delta=0.1", "dropconnect p=0.1", "dropout p=0.1"))
+    assert f"validation NLL {default:.3f}, against {others[0]:.3f} and {others[1]:.3f}" in README
+    assert len([name for name in tried if name.startswith("ising")]) == 5 and len(tried) == 8
 
 
 def test_the_first_training_is_said_to_take_and_reach_what_it_did():
