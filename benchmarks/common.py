@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,16 +10,7 @@ from pathlib import Path
 import torch
 
 import isingformer as isf
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def commit():
-    """The commit that was measured: from git, or from ISINGFORMER_COMMIT where the tree is a copy without history."""
-    if os.environ.get("ISINGFORMER_COMMIT"):
-        return os.environ["ISINGFORMER_COMMIT"]
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+from isingformer.study.scoring import commit
 
 
 def where():
@@ -32,7 +22,7 @@ def where():
         "python": platform.python_version(),
         "torch": torch.__version__,
         "isingformer": isf.__version__,
-        "commit": commit(),
+        "commit": commit() or "unknown",
         "command": " ".join(["python", *sys.orig_argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }

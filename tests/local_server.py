@@ -1,8 +1,20 @@
 """A web server on this machine that can be told to misbehave."""
 
+import hashlib
+import random
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+CONTENT = random.Random(1).randbytes(300_000)
+
+
+def md5(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 class LocalServer(ThreadingHTTPServer):

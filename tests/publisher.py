@@ -1,18 +1,15 @@
 """Four small data sets in the files and under the names of the published ones."""
 
 import gzip
-import hashlib
 import io
 import struct
 import tarfile
 
 import numpy as np
 
+from local_server import md5 as md5
+
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-
-def md5(content):
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def idx_files(seed, train=30, test=10):

@@ -1,44 +1,11 @@
 """Downloads against a server on this machine that breaks off, lies, stalls and refuses."""
 
-import hashlib
-import random
 import time
 
 import pytest
 
 from isingformer.data import DataError
-from isingformer.data.download import download
-from local_server import local_server
-
-CONTENT = random.Random(1).randbytes(300_000)
-
-
-def md5(content):
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with local_server(**{"a.bin": CONTENT}) as running:
-        yield running
-
-
-@pytest.fixture
-def get(server, tmp_path):
-    """A function that downloads a.bin to the file it returns."""
-
-    def call(*urls, content=CONTENT, **settings):
-        settings = {"timeout": 5, "pause": 0, **settings}
-        file = tmp_path / "below" / "a.bin"
-        download(urls or [server.url("/a.bin")], file, md5=md5(content), **settings)
-        return file
-
-    return call
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+from local_server import CONTENT, md5, names
 
 
 def part_in(tmp_path, content):

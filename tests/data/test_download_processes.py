@@ -1,50 +1,14 @@
 """Downloads that are killed, meet a full disk, or want the same file at the same time."""
 
-import hashlib
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from isingformer.data._turns import own_part
-from isingformer.data.download import download
-from local_server import local_server
-
-CONTENT = random.Random(1).randbytes(300_000)
-
-
-def md5(content):
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with local_server(**{"a.bin": CONTENT}) as running:
-        yield running
-
-
-@pytest.fixture
-def get(server, tmp_path):
-    """A function that downloads a.bin to the file it returns."""
-
-    def call(*urls, content=CONTENT, **settings):
-        settings = {"timeout": 5, "pause": 0, **settings}
-        file = tmp_path / "below" / "a.bin"
-        download(urls or [server.url("/a.bin")], file, md5=md5(content), **settings)
-        return file
-
-    return call
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
+from local_server import CONTENT, md5, names
 
 PROGRAM = """
 import resource, signal, sys
@@ -118,7 +82,7 @@ def test_a_process_that_waited_in_vain_begins_anew(get, tmp_path):
 
 
 def test_without_locks_each_process_has_a_part_of_its_own(get, server, tmp_path, monkeypatch):
-    monkeypatch.setattr("isingformer.data._turns._lock", lambda handle: False)
+    monkeypatch.setattr("isingformer._locks.fcntl", None)
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "a.bin.part").write_bytes(CONTENT[:1_000])
     with own_part(tmp_path / "below" / "a.bin") as part:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from isingformer.data import SOURCES, DataError, data_folder, fetch, load_data
 from isingformer.data.sources import KNOWN_SUMS
 from local_server import local_server
-from publisher import CIFAR10, CIFAR100, FASHION, FOLDERS, IDX, MNIST, cifar_batch, lay_out, md5, offered
+from publisher import CIFAR10, CIFAR100, FASHION, FOLDERS, IDX, MNIST, cifar_batch, md5, offered
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +34,6 @@ def server(monkeypatch, published):
             )
             monkeypatch.setitem(SOURCES, name, dataclasses.replace(source, downloads=offers))
         yield running
-
-
-@pytest.fixture
-def unreachable(monkeypatch):
-    """No connection at all: asking any address is an error that a test would see."""
-
-    def refuse(url, start, timeout):
-        raise AssertionError(f"asked {url}")
-
-    monkeypatch.setattr("isingformer.data.download.ask", refuse)
-
-
-@pytest.fixture
-def lay(tmp_path):
-    """A function that lays a data set's files out below the folder it returns."""
-    return partial(lay_out, tmp_path)
 
 
 def pixels(content):

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +11,7 @@ from PIL import Image
 
 from isingformer.data import SOURCES, DataError, describe, load_data
 from isingformer.data.sources import NAMES, known_name
-from publisher import CIFAR10, IDX, MNIST, lay_out, md5
-
-
-@pytest.fixture
-def unreachable(monkeypatch):
-    """No connection at all: asking any address is an error that a test would see."""
-
-    def refuse(url, start, timeout):
-        raise AssertionError(f"asked {url}")
-
-    monkeypatch.setattr("isingformer.data.download.ask", refuse)
-
-
-@pytest.fixture
-def lay(tmp_path):
-    """A function that lays a data set's files out below the folder it returns."""
-    return partial(lay_out, tmp_path)
+from publisher import CIFAR10, IDX, MNIST, md5
 
 
 def test_the_environment_names_the_data_folder(unreachable, lay, monkeypatch):

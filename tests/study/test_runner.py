@@ -202,9 +202,8 @@ def test_killed_at_random_moments_the_finished_store_is_the_same(whole, tmp_path
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        Store(tmp_path / "study").path.exists() and (tmp_path / "study" / "plan.json").exists() and contents(
-            tmp_path / "study"
-        )
+        if (tmp_path / "study" / "plan.json").exists():
+            contents(tmp_path / "study")  # all that is there can be read
     outcome = run_study(small(), tmp_path / "study", jobs=1, device="cpu", progress=False)
     while outcome.done < 20:  # a worker whose parent was killed may still be at a cell
         time.sleep(0.2)

@@ -176,9 +176,8 @@ def summary(run: Run) -> str:
     """A trained run in three lines."""
     done, last = run.about["finished"], run.about["finished"]["figures"]
     text = f"trained {run.about['method']['name']} on {run.about['data']['train']} images of "
-    text += (
-        f"{run.about['data']['name']}: {done['epochs']} epoch{'s'[: done['epochs'] != 1]} in {done['seconds']:.0f} s"
-    )
+    epochs = "1 epoch" if done["epochs"] == 1 else f"{done['epochs']} epochs"
+    text += f"{run.about['data']['name']}: {epochs} in {done['seconds']:.0f} s"
     text += ", stopped early" if done["stopped_early"] else ""
     text += f", kept epoch {done['kept_epoch']}\n" if done["kept_epoch"] != done["epochs"] else "\n"
     text += f"mean q {last['mean_q']:.3f}, {last['dropped']:.1%} of the weights more likely dropped than kept"

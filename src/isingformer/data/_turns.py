@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .._files import cannot_write, make_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from .._locks import lock
 
 
 @contextlib.contextmanager
@@ -23,7 +19,7 @@ def turn(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # some systems cannot open folders
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
-            _lock(handle)
+            lock(handle, wait=True)
         yield
 
 
@@ -37,7 +33,7 @@ def own_part(file: Path) -> Iterator[Path]:
         except OSError as error:
             raise cannot_write(file, error) from error
         with handle:
-            if not _lock(handle.fileno()):
+            if lock(handle.fileno(), wait=True) != "held":
                 _remove_if_empty(part)
                 part = file.with_name(f"{file.name}.{os.getpid()}.part")
                 part.touch()
@@ -48,17 +44,6 @@ def own_part(file: Path) -> Iterator[Path]:
             finally:
                 _remove_if_empty(part)
             return
-
-
-def _lock(handle: int) -> bool:
-    """Wait until no other process has the lock, then take it until it is closed; False where there are no locks."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:  # some network file systems
-        return False
-    return True
 
 
 def _is_still(handle: int, part: Path) -> bool:

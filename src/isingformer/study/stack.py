@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ..data import Dataset, Images, split_rows, standardise
 from ..methods import Method, attach
-from ..nn import ViT, clip_grad_norm_, stack
+from ..nn import clip_grad_norm_, stack
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
 from ..train.loop import adamw
 from ..train.recipe import Recipe, schedule
+from ..train.training import initial_network
 
 
 class Stack:
@@ -63,7 +64,7 @@ class Stack:
         self.steps = self.recipe.epochs * self.per_epoch
         self.network = self.recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
         self.lr = self.recipe.rate(self.network)
-        self.model = stack([initial(self.network, seed) for seed in self.seeds]).to(device, dtype)
+        self.model = stack([initial_network(self.network, seed) for seed in self.seeds]).to(device, dtype)
         self.method = attach(
             self.model, method, examples=self.rows.shape[1], steps=self.steps, likelihood=self.recipe.likelihood,
             seeds=[derived_seed(seed, "noise") for seed in self.seeds],
@@ -143,10 +144,3 @@ class Stack:
                 self.model, x, samples=samples, seeds=[derived_seed(seed, "predict") for seed in self.seeds]
             )
         return Prediction(found.samples.to(self.dtype))
-
-
-def initial(network: dict[str, object], seed: int) -> ViT:
-    """A network with the initial weights that `isingformer.train` gives it for this seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derived_seed(seed, "weights"))
-        return ViT(**network)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._files import make_folder, write_json
+from .._locks import State, locked
 from .._version import __version__
-from ._locks import State, locked
 from .plan import Plan
 from .record import FORMAT as RECORD_FORMAT
 from .record import Cell, Record

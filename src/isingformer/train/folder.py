@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from .._files import make_folder, temporary_files, write_json, write_text
+from .._locks import locked
 from .._version import __version__
 from ..methods.storage import INDEX, saved_tensors
 
@@ -115,25 +116,15 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Inside, no other process trains into this folder; temporary files of processes that died are removed."""
         make_folder(self.path)
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _lock(handle, self.path)
+        # Where the system has no file locks, two trainings into one folder are the user's to avoid.
+        with locked(self.path / ".lock", wait=False) as state:
+            if state == "taken":
+                raise BlockingIOError(
+                    f"another process is training into {self.path}; wait for it, or give another --out"
+                )
             for stale in temporary_files(self.path):
                 stale.unlink(missing_ok=True)
             yield
-        finally:
-            os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # a system without file locks: two trainings into one folder are then the user's to avoid
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BlockingIOError(f"another process is training into {path}; wait for it, or give another --out") from None
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

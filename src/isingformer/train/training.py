@@ -113,11 +113,16 @@ def train(
 def build(
     network: dict[str, Any], method: Method, recipe: Recipe, *, examples: int, steps: int, device: torch.device
 ) -> Attached:
-    """The network with its method, on its device. The initial weights follow from the seed, on every device alike."""
+    """The network with its method, on its device."""
+    model = initial_network(network, recipe.seed).to(device)
+    return attach(model, method, examples=examples, steps=steps, likelihood=recipe.likelihood)
+
+
+def initial_network(network: dict[str, Any], seed: int) -> ViT:
+    """The network with the initial weights that follow from a seed, on every device alike."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derived_seed(recipe.seed, "weights"))
-        model = ViT(**network)
-    return attach(model.to(device), method, examples=examples, steps=steps, likelihood=recipe.likelihood)
+        torch.default_generator.manual_seed(derived_seed(seed, "weights"))
+        return ViT(**network)
 
 
 def described(dataset: Dataset, sample: Images, validation: Images, mean: Any, sd: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal
 
-from .._files import cannot_write
+from ._files import cannot_write
 
 try:
     import fcntl
@@ -29,13 +29,14 @@ def locked(file: Path, *, wait: bool) -> Iterator[State]:
         raise cannot_write(file, error) from error
     _open.add(handle)
     try:
-        yield _lock(handle, wait)
+        yield lock(handle.fileno(), wait=wait)
     finally:
         _open.discard(handle)
         handle.close()
 
 
-def _lock(handle: IO[bytes], wait: bool) -> State:
+def lock(handle: int, *, wait: bool) -> State:
+    """Take the lock of an open file or folder until it is closed, if it can be had; `wait` until it can."""
     if fcntl is None:
         return "no locks"
     try:
