@@ -15,6 +15,7 @@ import torch
 from isingformer.data import load_data, subset
 from isingformer.study import Cell, Plan, Store, StudyData, run_study
 from isingformer.study import worker as worker_module
+from isingformer.study.scoring import commit
 from isingformer.study.stack import Stack
 
 RECIPE = {"epochs": 1, "batch": 16, "width": 8, "depth": 1, "heads": 2, "mlp": 8, "lr": 1e-2}
@@ -220,3 +221,12 @@ def test_replaying_a_plan_gives_the_same_numbers(whole, tmp_path):
 def test_jobs_must_be_a_number(tmp_path):
     with pytest.raises(ValueError, match="jobs must be a number of processes from 1 on, got 0"):
         run_study(dataclasses.replace(small(), name="other"), tmp_path, jobs=0)
+
+
+def test_the_commit_is_told_where_this_is_a_checkout(monkeypatch):
+    monkeypatch.delenv("ISINGFORMER_COMMIT", raising=False)
+    here = os.path.dirname(worker_module.__file__)
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
+    assert commit() is None if asked.returncode else commit().startswith(asked.stdout.strip()[:7])
+    monkeypatch.setenv("ISINGFORMER_COMMIT", "abc")
+    assert commit() == "abc"

@@ -99,7 +99,7 @@ def commit() -> str | None:
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--", "."], cwd=here, capture_output=True, text=True, timeout=10
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=10
         )
         inside = subprocess.run(
             ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=here, capture_output=True, timeout=10
