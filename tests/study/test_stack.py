@@ -111,3 +111,26 @@ def test_the_callers_generator_is_left_alone():
     found.train()
     found.predict(corners().test, 2)
     assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_captured_and_compiled_it_is_the_eager_training(name, compiled, monkeypatch):
+    """Recorded steps read each batch and rate, measure and sweep when eager steps do, and count what they count."""
+    monkeypatch.setattr("isingformer.study.stack.WORTH_COMPILING", 0 if compiled else 10**9)
+    recipes = [dataclasses.replace(RECIPE, seed=seed, epochs=4, precision="float32") for seed in SEEDS[:2]]
+    fast, slow = (
+        Stack(corners(), METHODS[name], recipes, device=torch.device("cuda"), fast=fast) for fast in (True, False)
+    )
+    assert fast.captured and fast.compiled is compiled and not slow.captured
+    fast.train()
+    slow.train()
+    for (key, one), other in zip(fast.model.state_dict().items(), slow.model.state_dict().values(), strict=True):
+        if not key.endswith("attn.qkv.bias"):
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3, msg=key)
+    for key, q in fast.method.drop_probability().items():
+        torch.testing.assert_close(q, slow.method.drop_probability()[key], rtol=1e-2, atol=1e-3, msg=key)
+    torch.testing.assert_close(fast.nll, slow.nll, rtol=1e-3, atol=1e-4)
+    found = [stack.predict(corners().test, 4).samples for stack in (fast, slow)]
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)

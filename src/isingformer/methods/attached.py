@@ -98,6 +98,26 @@ class Attached:
             self._constant = None
         self.steps += 1
 
+    @property
+    def measures_next(self) -> bool:
+        """Whether the next training pass measures curvature too; a CUDA graph is good for passes of its kind alone."""
+        return self.rule.measures_next
+
+    def replayed(self, *args: Any, **kwargs: Any) -> None:
+        """Tell the method that a CUDA graph of a training pass, forward to backward with kl(), was launched.
+
+        The kernels did their work, but Python saw nothing of it. Before `step()`, once a launch; not for the capture
+        itself, which Python did see.
+
+        Args:
+            *args: the model's inputs: the tensors that the graph reads.
+            **kwargs: those given by name.
+        """
+        self._check_attached("replayed()")
+        if self.rule.watches_forward:
+            self.rule.before_forward(args, kwargs)
+        self.rule.replayed()
+
     def drop_probability(self) -> dict[str, Tensor]:
         """q of every masked layer by name, ``[*R, out, in]``; a copy."""
         return {name: part.drop.clone() for name, part in self.parts.posteriors.items()}

@@ -163,6 +163,16 @@ class IsingRule(Rule):
                 "optimiser's step and clear the gradients; then look at the learning rate, the inputs and the loss"
             )
 
+    @property
+    def measures_next(self) -> bool:
+        """Riders measure on every so many steps."""
+        return self.rides and next(iter(self.parts.posteriors.values())).measuring
+
+    def replayed(self) -> None:
+        """Count the pass that a graph has run, as `_backward_ended` would have."""
+        if self.measures_next:
+            self.passes += 1
+
     def step(self, step: int, targets: Tensor | None) -> bool:
         """Measure where it is time to, fold and sweep where a refresh is due."""
         self.average.follow(next(iter(self.parts.posteriors.values())).drop)

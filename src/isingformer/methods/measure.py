@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,7 +61,7 @@ def measure(
         terms.append(nll.shape[-1])
         return nll.mean(-1)
 
-    with torch.enable_grad():
+    with torch.enable_grad(), _uncompiled(model):
         if kind == "mc-fisher":
             return _mc_fisher(outputs_of, mean_nll, model, likelihood, replica_axes, terms)
         with expected_network(model) as leaves:
@@ -83,6 +84,12 @@ def measure(
                 return mean_nll(outputs, targets.expand(*outputs.shape[:replica_axes], *targets.shape))
 
             return hutchinson_diagonal(loss_of, leaves), terms[0]
+
+
+def _uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    """Inside, compiled parts of a model run as they were written: these passes look inside, and are rare."""
+    compiled = any(module._compiled_call_impl is not None for module in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
 def _mc_fisher(

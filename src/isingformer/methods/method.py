@@ -66,6 +66,14 @@ class Rule(ABC):
     def watch(self, probe: Tensor, terms: float | None) -> None:  # noqa: B027
         """A zero that enters the loss with kl(), ``[*R]``: its gradient is what the mean loss was multiplied by."""
 
+    @property
+    def measures_next(self) -> bool:
+        """Whether the next training pass leaves curvature in its backward pass."""
+        return False
+
+    def replayed(self) -> None:  # noqa: B027
+        """A training pass ran as a captured graph: on the device it did all it does, but no hook was called."""
+
     def step(self, step: int, targets: Tensor | None) -> bool:
         """Do what is due after training step number `step` (from 1); whether q changed."""
         return False

@@ -26,21 +26,21 @@ from torch import Tensor
 class Noise(Protocol):
     """What a masked layer asks for."""
 
-    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """Independent U[0, 1) of that shape, on the device and of the floating type of `like`."""
 
-    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """Independent N(0, 1), likewise."""
 
 
 class TorchNoise:
     """Noise from torch's default generator of the device."""
 
-    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """U[0, 1); `layer` plays no part, the generator moves on by itself."""
         return torch.rand(tuple(shape), dtype=like.dtype, device=like.device)
 
-    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """N(0, 1), likewise."""
         return torch.randn(tuple(shape), dtype=like.dtype, device=like.device)
 
@@ -99,7 +99,7 @@ class KeyedNoise:
             tensor = getattr(self, name)
             setattr(self, name, move(tensor).to(tensor.dtype))
 
-    def _start(self, key: Tensor, layer: int, salt: int) -> Tensor:
+    def _start(self, key: Tensor, layer: int | Tensor, salt: int) -> Tensor:
         """One 32-bit word a replica: where the stream of this layer begins, int32 ``[*replicas]``."""
         return _mix(key + layer * 0x2545F491 + salt)
 
@@ -115,19 +115,24 @@ class KeyedNoise:
         parts = [draw(own, dtype=dtype, generator=generator.manual_seed(word)) for word in start.flatten().tolist()]
         return parts[0] if start.dim() == 0 else torch.stack(parts).view(*start.shape, *own)
 
-    def uniform(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
+    def uniform(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """U[0, 1) from the mask keys."""
         start, own = self._start(self.mask_key, layer, 0), tuple(shape[self.keys.dim() :])
         if _use_cpu_generator(like):
             return self._seeded(torch.rand, start, own, like.dtype)
         return _unit(self._words(start, own), like.dtype)
 
-    def normal(self, shape: Sequence[int], like: Tensor, layer: int) -> Tensor:
-        """N(0, 1) from the weight keys; where it is hashed, by Box and Muller from two words an entry (|z| < 6)."""
+    def normal(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
+        """N(0, 1) from the weight keys; where it is hashed, by Box and Muller from one word an entry.
+
+        The word's upper 20 bits give the radius, its lower 12 the angle, each the middle of its interval: |z| < 5.4.
+        A second word an entry would cost more than the products that the noise is added to.
+        """
         start, own = self._start(self.weight_key, layer, 0x9E3779B), tuple(shape[self.keys.dim() :])
         if _use_cpu_generator(like):
             return self._seeded(torch.randn, start, own, like.dtype)
         wide = like.dtype if like.dtype == torch.float64 else torch.float32
-        radius = _unit(self._words(start, own), wide) + 2.0**-25
-        angle = _unit(self._words(_mix(start + 0x51ED270), own), wide)
-        return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).to(like.dtype)
+        words = self._words(start, own)
+        radius = ((words >> 12) & 0xFFFFF).to(wide) * 2.0**-20 + 2.0**-21
+        angle = (words & 0xFFF).to(wide) * (2 * math.pi * 2.0**-12) + math.pi * 2.0**-12
+        return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).to(like.dtype)

@@ -28,6 +28,10 @@ def _moved(q: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     return new if new.dtype in (torch.float32, torch.float64) else q.to(new.device)
 
 
+def _number(layer: int, like: Tensor) -> Tensor:
+    return torch.full((), layer, dtype=torch.int32, device=like.device)
+
+
 class Posterior(nn.Module):
     """The posterior of one weight: its drop probability q, its noise s, and how a pass uses them.
 
@@ -48,6 +52,8 @@ class Posterior(nn.Module):
     """q, ``[*R, out, in]``, float32 or wider."""
     prior: Tensor
     """The field without evidence at the last sweep, ``[*R, out, 1]``."""
+    layer: Tensor
+    """This layer's number. A tensor, so that compiled code is shared by all layers of a shape."""
 
     def __init__(
         self,
@@ -67,7 +73,7 @@ class Posterior(nn.Module):
         self.noise_sd = noise_sd
         self.sampling = sampling
         self.noise = noise
-        self.layer = layer
+        self.register_buffer("layer", _number(layer, weight), persistent=False)
         self.tied = tied
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
@@ -122,7 +128,7 @@ class Posterior(nn.Module):
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         measured = (self.training and self.measuring) or self.measure_expected
-        if self.companion is not None and measured and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and measured and self.companion is not None:
             return linear_with_squares(x, weight, bias, self.companion, self.squares)
         return linear(x, weight, bias)
 
@@ -143,7 +149,7 @@ class Posterior(nn.Module):
         return self.noise_sd > 0 or bool(((self.drop > 0) & (self.drop < 1)).any())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
-        for name in ("drop", "prior"):
+        for name in ("drop", "prior", "layer"):
             self._buffers[name] = _moved(getattr(self, name), fn)
         if self.companion is not None:
             self.companion = companion(self.drop)
@@ -170,13 +176,14 @@ class NodeMask(nn.Module):
     """
 
     drop: Tensor
+    layer: Tensor
 
     def __init__(self, drop: Tensor, *, sampling: Sampling, noise: Noise, layer: int) -> None:
         super().__init__()
         self.register_buffer("drop", drop, persistent=False)
         self.sampling = sampling
         self.noise = noise
-        self.layer = layer
+        self.register_buffer("layer", _number(layer, drop), persistent=False)
         self.forced: Sampling | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -188,7 +195,8 @@ class NodeMask(nn.Module):
         return x * (self.noise.uniform(q.shape if how == "mask" else x.shape, q, self.layer) >= q)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NodeMask:
-        self._buffers["drop"] = _moved(self.drop, fn)
+        for name in ("drop", "layer"):
+            self._buffers[name] = _moved(getattr(self, name), fn)
         if isinstance(self.noise, KeyedNoise):
             self.noise.to(fn)
         return self

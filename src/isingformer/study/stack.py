@@ -2,13 +2,15 @@
 
 A replica has its own sample, initial weights, order of batches, noise stream and clipping, all from its own seed, so
 its result does not depend on who it was stacked with. It is the training of `isingformer.train` with the same seed, but
-for the noise, which comes from keyed streams here.
+for the noise, which comes from keyed streams here. On a GPU the blocks of the network are compiled where a training is
+long enough to pay for it, and a training step is a CUDA graph (`capture.py`).
 
 Axes: R replicas, N images of a sample, B images of a batch, C channels, T passes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -24,6 +26,12 @@ from ..train.device import precision
 from ..train.loop import adamw
 from ..train.recipe import Recipe, schedule
 from ..train.training import initial_network
+from .capture import Captured
+
+WORTH_COMPILING = 1500
+"""Training steps from which on a GPU saves more by compiled code than compiling it takes."""
+PROGRAMS = 64
+"""How many compiled versions of a block (of shapes, methods, modes) torch may keep before it gives up compiling."""
 
 
 class Stack:
@@ -35,6 +43,7 @@ class Stack:
         recipes: one a replica; they differ in their seeds alone.
         device: where they train.
         dtype: of the weights; float64 for exact comparisons.
+        fast: on a GPU, compile and capture where it pays. False: run eagerly, for comparisons.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class Stack:
         *,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        fast: bool = True,
     ) -> None:
         self.recipe, self.recipes, self.device, self.dtype = recipes[0], recipes, device, dtype
         self.seeds = [recipe.seed for recipe in recipes]
@@ -70,10 +80,18 @@ class Stack:
             seeds=[derived_seed(seed, "noise") for seed in self.seeds],
         )  # fmt: skip
         self.likelihood = self.method.parts.likelihood
-        self.optimizer = adamw(self.method, self.lr, self.recipe.weight_decay)
+        self.captured = fast and device.type == "cuda"
+        self.rate = torch.tensor(self.lr, device=device) if self.captured else self.lr
+        self.optimizer = adamw(self.method, self.rate, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, device)
+        self.batch_x = torch.zeros(len(recipes), self.batch, *self.x.shape[1:], dtype=dtype, device=device)
+        self.batch_y = torch.zeros(len(recipes), self.batch, dtype=self.y.dtype, device=device)
         self.nll = torch.zeros(len(recipes), dtype=torch.float64, device=device)
         """Summed over the steps of the epoch under way, [R]; after `train`, the mean of the last epoch."""
+        self.compiled = self.captured and self.steps >= WORTH_COMPILING
+        if self.compiled:
+            for block in self.model.blocks:  # one at a time: all blocks of all stacks of a shape share the code
+                block.compile(dynamic=False)
         self.seconds = 0.0
 
     def __len__(self) -> int:
@@ -87,16 +105,31 @@ class Stack:
         """
         started = time.perf_counter()
         self.model.train()
-        for step in range(self.steps):
-            if step % self.per_epoch == 0:
-                order = self._order(step // self.per_epoch)
-                self.nll.zero_()
-            place = step % self.per_epoch * self.batch
-            self._step(step, order[:, place : place + self.batch])
-            if told is not None:
-                told(step + 1)
-        self.nll /= self.per_epoch
+        captured = Captured(self._step, self.method, self.batch_x) if self.captured else None
+        run = captured or self._step
+        with contextlib.nullcontext() if captured is None else captured.on_stream(), self._compiling():
+            for step in range(self.steps):
+                if step % self.per_epoch == 0:
+                    order = self._order(step // self.per_epoch)
+                    self.nll.zero_()
+                place = step % self.per_epoch * self.batch
+                self._set(step, order[:, place : place + self.batch])
+                run()
+                self.method.step(targets=self.batch_y)
+                if told is not None:
+                    told(step + 1)
+            self.nll /= self.per_epoch
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self.seconds = time.perf_counter() - started
+
+    def _compiling(self) -> contextlib.AbstractContextManager[object]:
+        """Inside, torch compiles anew for every shape, method and mode that comes along."""
+        if not self.compiled:
+            return contextlib.nullcontext()
+        import torch._dynamo  # takes seconds, and is needed here alone
+
+        return torch._dynamo.config.patch(recompile_limit=PROGRAMS)
 
     def _order(self, epoch: int) -> Tensor:
         """The images of an epoch in their order, ``[R, N]``, by their numbers in the training file."""
@@ -106,19 +139,27 @@ class Stack:
             orders.append(own[torch.randperm(len(own), generator=generator)])
         return torch.stack(orders).to(self.device)
 
-    def _step(self, step: int, rows: Tensor) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
-        x, y = self._inputs(self.x[rows], step), self.y[rows]  # [R, B, C, H, W] and [R, B]
+    def _set(self, step: int, rows: Tensor) -> None:
+        """Lay out the batch, ``[R, B, C, H, W]`` and ``[R, B]``, and the learning rate of a step."""
+        rate = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        self.batch_x.copy_(self._inputs(self.x[rows], step))
+        self.batch_y.copy_(self.y[rows])
+
+    def _step(self) -> None:
+        """Forward, backward, optimiser: on a GPU, what is captured."""
         with self.autocast():
-            outputs = self.model(x)
-        nll = self.likelihood.nll(outputs.to(self.dtype), y).mean(1)  # [R]
+            outputs = self.model(self.batch_x)
+        nll = self.likelihood.nll(outputs.to(self.dtype), self.batch_y).mean(1)  # [R]
         (nll + self.method.kl()).sum().backward()
         if self.recipe.clip is not None:
             clip_grad_norm_(self.model.parameters(), self.recipe.clip, replicas=len(self))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.method.step(targets=y)
         self.nll += nll.detach()
 
     def _inputs(self, x: Tensor, step: int | None) -> Tensor:
@@ -139,7 +180,7 @@ class Stack:
     def predict(self, images: Images, samples: int) -> Prediction:
         """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""
         x = self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
-        with self.autocast():
+        with self.autocast(), self._compiling():
             found = predict(
                 self.model, x, samples=samples, seeds=[derived_seed(seed, "predict") for seed in self.seeds]
             )

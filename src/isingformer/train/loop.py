@@ -223,12 +223,18 @@ class Loop:
             write_checkpoint(self.checkpoint, self.progress, self.method, self.optimizer, self.best)
 
 
-def adamw(method: Attached, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW, with decay on the matrices of the linear layers and none on biases, norms, class token and positions."""
+def adamw(method: Attached, lr: float | Tensor, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW, with decay on the matrices of the linear layers and none on biases, norms, class token and positions.
+
+    With the learning rate in a tensor on a GPU its step can be captured in a CUDA graph.
+    """
     matrices = {f"{name}.weight" for name in method.parts.layers}
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name, parameter in method.model.named_parameters():
         groups[name in matrices].append(parameter)
     return torch.optim.AdamW(
-        [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}], lr=lr
+        [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}],
+        lr=lr,
+        fused=isinstance(lr, Tensor),
+        capturable=isinstance(lr, Tensor),
     )
