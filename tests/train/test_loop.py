@@ -6,7 +6,7 @@ import torch
 import isingformer as isf
 from isingformer.data import split, standardise
 from isingformer.train.batches import Batches, derived_seed
-from isingformer.train.loop import Loop, adamw
+from isingformer.train.loop import Loop, adamw, decay_groups
 from isingformer.train.recipe import schedule
 from isingformer.train.training import build
 from pictures import corners
@@ -95,7 +95,7 @@ def parts(recipe):
 
 def test_decay_is_on_the_matrices_alone():
     handle, _, _ = parts(RECIPE)
-    groups = adamw(handle, 1e-3, 0.07).param_groups
+    groups = adamw(*decay_groups(handle), 1e-3, 0.07).param_groups
     names = {id(p): name for name, p in handle.model.named_parameters()}
     decayed = {names[id(p)] for p in groups[0]["params"]}
     assert decayed == {name for name in names.values() if is_matrix(name)}

@@ -15,7 +15,7 @@ import pytest
 import isingformer as isf
 from isingformer.train.checkpoint import read_checkpoint
 from isingformer.train.folder import RunFolder
-from isingformer.train.loop import adamw
+from isingformer.train.loop import adamw, decay_groups
 from pictures import corners
 
 RECIPE = isf.Recipe(
@@ -154,7 +154,7 @@ def steps_done(folder):
         return 10**6 if finished else 0
     network = LONG.network(size=corners().size, channels=1, classes=4)
     handle = isf.attach(isf.ViT(**network), METHOD, examples=80, steps=300)
-    return read_checkpoint(file, handle, adamw(handle, 1e-3, 0.05))[0].step
+    return read_checkpoint(file, handle, adamw(*decay_groups(handle), 1e-3, 0.05))[0].step
 
 
 def test_files_that_are_not_a_trainings_own_are_left_alone(tmp_path):

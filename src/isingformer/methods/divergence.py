@@ -32,14 +32,17 @@ class _SlabPull(torch.autograd.Function):
         ctx.dtypes = [m.dtype for m in means]
         products = torch._foreach_mul(pull, wide)
         if means[0].dim() > 2:
-            return torch.stack([product.sum((-2, -1)) for product in products]).sum(0)
+            return torch.cat([product.flatten(1) for product in products], 1).sum(1)
         return torch.stack(torch._foreach_norm(products, 1)).sum(0)  # no product is negative
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         double = 2 * grad
         if grad.dim():
-            grads = [pull * double[..., None, None] for pull in ctx.saved_tensors]
+            pulls = ctx.saved_tensors
+            whole = torch.cat([pull.flatten(1) for pull in pulls], 1) * double.unsqueeze(1)
+            parts = whole.split([pull[0].numel() for pull in pulls], 1)
+            grads = [part.view(pull.shape) for part, pull in zip(parts, pulls, strict=True)]
         else:
             grads = list(torch._foreach_mul(ctx.saved_tensors, double))
         return None, None, *(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))

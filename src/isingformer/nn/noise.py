@@ -59,6 +59,15 @@ def _unit(word: Tensor, dtype: torch.dtype) -> Tensor:
     return ((word >> 8) & 0xFFFFFF).to(dtype) * 2.0**-24
 
 
+def _cosine(turn: Tensor) -> Tensor:
+    """cos(2 pi turn) for |turn| <= 1/2, to 8e-7: a polynomial in turn^2, cheaper than a cosine for any argument."""
+    t = turn.square()
+    value = t * -21.07110562751131 + 58.79049212005253
+    for coefficient in (-85.27162153428287, 64.9286574210318, -19.73898035576394, 0.9999992107823208):
+        value = value * t + coefficient
+    return value
+
+
 def _use_cpu_generator(like: Tensor) -> bool:
     return like.device.type == "cpu" and not torch.compiler.is_compiling()
 
@@ -107,7 +116,8 @@ class KeyedNoise:
         """One 32-bit word an entry, int32 ``[*replicas, *own]``."""
         index = torch.arange(math.prod(own), dtype=torch.int32, device=start.device).view(own)
         start = start.view(*start.shape, *(1 for _ in own))
-        return _mix(_mix(index + start) ^ (start * 0x165667B1))
+        # Streams step through the words in strides of their own, so that no stream is another one shifted.
+        return _mix(index * (_mix(start ^ 0x165667B1) | 1) + start)
 
     def _seeded(self, draw: Callable[..., Tensor], start: Tensor, own: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The same streams from torch's CPU generator, seeded by each replica's word: several times faster there."""
@@ -134,5 +144,5 @@ class KeyedNoise:
         wide = like.dtype if like.dtype == torch.float64 else torch.float32
         words = self._words(start, own)
         radius = ((words >> 12) & 0xFFFFF).to(wide) * 2.0**-20 + 2.0**-21
-        angle = (words & 0xFFF).to(wide) * (2 * math.pi * 2.0**-12) + math.pi * 2.0**-12
-        return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).to(like.dtype)
+        turn = (words & 0xFFF).to(wide) * 2.0**-12 + (2.0**-13 - 0.5)
+        return (torch.sqrt(-2 * torch.log(radius)) * _cosine(turn)).to(like.dtype)

@@ -121,7 +121,7 @@ class Posterior(nn.Module):
         if not self.noise_sd:
             return y
         length = x.square().sum(-1, keepdim=True).clamp_min(SMALLEST_VARIANCE).sqrt()
-        return y + self._standard_normal(y) * (self.noise_sd * length)
+        return y + self._standard_normal(y) * (self.noise_sd * length).to(y.dtype)
 
     def _standard_normal(self, like: Tensor) -> Tensor:
         return self.noise.normal(like.shape, like, self.layer)

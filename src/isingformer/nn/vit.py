@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention import attention
 from .stacked import layer_norm, linear_layer
 
 
@@ -29,9 +30,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [*R, B, T, D]
         """Tokens to tokens."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [*R, B, T, 3, heads, channels]
-        q, k, v = qkv.flatten(0, -5).movedim(-3, 0).transpose(-2, -3)  # each [R*B, heads, T, channels]
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(mixed.transpose(-2, -3).reshape(x.shape))
+        return self.proj(attention(qkv.flatten(0, -5)).reshape(x.shape))
 
 
 class MLP(nn.Module):
@@ -117,15 +116,31 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:  # [*R, B, C, H, W]; with replicas also [B, C, H, W], shared by all
         """Logits, ``[*R, B, classes]``."""
+        x = self.embeddings(images)  # [*R, B, T, D]
+        for block in self.blocks:
+            x = block(x)
+        return self.read_out(x)
+
+    def embeddings(self, images: Tensor) -> Tensor:
+        """Tokens with their positions, the class token first, ``[*R, B, T, D]``."""
         if self.replicas is not None and images.dim() == 4:
             images = images.expand(self.replicas, *images.shape)
         x = self.embed(patches(images, self.patch))  # [*R, B, T - 1, D]
         first = self.class_token.expand(*x.shape[:-2], 1, -1)
-        x = self.embedded(torch.cat([first, x], dim=-2) + self.position)  # [*R, B, T, D]
-        for block in self.blocks:
-            x = block(x)
+        return self.embedded(torch.cat([first, x], dim=-2) + self.position)
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """Logits from the tokens of the last block, ``[*R, B, classes]``."""
+        x = x[..., 0, :] if self.pool == "class" else x
         x = self.norm(x)
-        return self.head(x[..., 0, :] if self.pool == "class" else x.mean(-2))
+        return self.head(x if self.pool == "class" else x.mean(-2))
+
+    def compile_parts(self) -> None:
+        """Compile embeddings, blocks and read-out in place, each on its own: blocks share one program a shape."""
+        self.embeddings = torch.compile(self.embeddings, dynamic=False)  # type: ignore[method-assign]
+        self.read_out = torch.compile(self.read_out, dynamic=False)  # type: ignore[method-assign]
+        for block in self.blocks:
+            block.compile(dynamic=False)
 
 
 def patches(images: Tensor, side: int) -> Tensor:

@@ -23,10 +23,11 @@ from ..nn import clip_grad_norm_, stack
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
-from ..train.loop import adamw
+from ..train.loop import adamw, decay_groups
 from ..train.recipe import Recipe, schedule
 from ..train.training import initial_network
 from .capture import Captured
+from .flat import Flat
 
 WORTH_COMPILING = 1500
 """Training steps from which on a GPU saves more by compiled code than compiling it takes."""
@@ -82,7 +83,9 @@ class Stack:
         self.likelihood = self.method.parts.likelihood
         self.captured = fast and device.type == "cuda"
         self.rate = torch.tensor(self.lr, device=device) if self.captured else self.lr
-        self.optimizer = adamw(self.method, self.rate, self.recipe.weight_decay)
+        self.flat = [Flat(group) for group in decay_groups(self.method)]
+        decayed, others = ([part.whole] for part in self.flat)
+        self.optimizer = adamw(decayed, others, self.rate, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, device)
         self.batch_x = torch.zeros(len(recipes), self.batch, *self.x.shape[1:], dtype=dtype, device=device)
         self.batch_y = torch.zeros(len(recipes), self.batch, dtype=self.y.dtype, device=device)
@@ -90,8 +93,7 @@ class Stack:
         """Summed over the steps of the epoch under way, [R]; after `train`, the mean of the last epoch."""
         self.compiled = self.captured and self.steps >= WORTH_COMPILING
         if self.compiled:
-            for block in self.model.blocks:  # one at a time: all blocks of all stacks of a shape share the code
-                block.compile(dynamic=False)
+            self.model.compile_parts()
         self.seconds = 0.0
 
     def __len__(self) -> int:
@@ -156,8 +158,10 @@ class Stack:
             outputs = self.model(self.batch_x)
         nll = self.likelihood.nll(outputs.to(self.dtype), self.batch_y).mean(1)  # [R]
         (nll + self.method.kl()).sum().backward()
+        for part in self.flat:
+            part.gather()
         if self.recipe.clip is not None:
-            clip_grad_norm_(self.model.parameters(), self.recipe.clip, replicas=len(self))
+            clip_grad_norm_([part.whole for part in self.flat], self.recipe.clip, replicas=len(self))
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.nll += nll.detach()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..curvature.likelihood import Likelihood
 from ..data import Images
@@ -72,7 +72,7 @@ class Loop:
         self.device = next(self.model.parameters()).device
         self.likelihood: Likelihood = self.method.parts.likelihood
         self.steps = self.recipe.epochs * self.batches.per_epoch
-        self.optimizer = adamw(self.method, self.lr, self.recipe.weight_decay)
+        self.optimizer = adamw(*decay_groups(self.method), self.lr, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, self.device)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
@@ -223,18 +223,22 @@ class Loop:
             write_checkpoint(self.checkpoint, self.progress, self.method, self.optimizer, self.best)
 
 
-def adamw(method: Attached, lr: float | Tensor, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW, with decay on the matrices of the linear layers and none on biases, norms, class token and positions.
+def decay_groups(method: Attached) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that weight decay is for, the matrices of the linear layers, and the others."""
+    matrices = {f"{name}.weight" for name in method.parts.layers}
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in method.model.named_parameters():
+        groups[name in matrices].append(parameter)
+    return groups[True], groups[False]
+
+
+def adamw(
+    decayed: list[nn.Parameter], others: list[nn.Parameter], lr: float | Tensor, weight_decay: float
+) -> torch.optim.AdamW:
+    """AdamW, with decay on some parameters and none on others; see `decay_groups`.
 
     With the learning rate in a tensor on a GPU its step can be captured in a CUDA graph.
     """
-    matrices = {f"{name}.weight" for name in method.parts.layers}
-    groups: dict[bool, list[Tensor]] = {True: [], False: []}
-    for name, parameter in method.model.named_parameters():
-        groups[name in matrices].append(parameter)
-    return torch.optim.AdamW(
-        [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}],
-        lr=lr,
-        fused=isinstance(lr, Tensor),
-        capturable=isinstance(lr, Tensor),
-    )
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    captured = isinstance(lr, Tensor)
+    return torch.optim.AdamW(groups, lr=lr, fused=captured, capturable=captured)
