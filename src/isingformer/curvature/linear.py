@@ -37,10 +37,28 @@ def companion(weight: Tensor) -> Tensor:
     return leaf.expand(*weight.shape[:-2], weight.shape[-2] * weight.shape[-1] + 2).detach().requires_grad_()
 
 
+class _GradientInOrder(torch.autograd.Function):
+    """The weight itself, its gradient laid out like it.
+
+    A batched product gives it transposed in memory. Compiled code turns it in the kernel that writes it anyway, where
+    autograd would copy it entry by entry.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d.contiguous()
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W' + b, each replica with its own W and b where the weight has a replica axis."""
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
+    if torch.compiler.is_compiling():
+        weight = _GradientInOrder.apply(weight)
     rows = x.flatten(1, -2)
     y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
     return y.view(*x.shape[:-1], weight.shape[-2])

@@ -6,6 +6,7 @@ is a number that is computed when q changes.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -20,32 +21,46 @@ from .method import Method, Parts
 class _SlabPull(torch.autograd.Function):
     """sum over layers l of scale_l * sum over weights of (1 - q) m^2, ``[*R]``.
 
-    The foreach operations take all layers at once: a deep model costs a few launches, not a few a layer.
+    All layers at once: a deep model costs a few launches, not a few a layer.
     """
 
     @staticmethod
     def forward(ctx: Any, drops: list[Tensor], scales: list[float], *means: Tensor) -> Tensor:
         wide = [m.to(q.dtype) for m, q in zip(means, drops, strict=True)]
-        pull = torch._foreach_addcmul(wide, wide, drops, value=-1.0)  # (1 - q) m
-        torch._foreach_mul_(pull, scales)
-        ctx.save_for_backward(*pull)
         ctx.dtypes = [m.dtype for m in means]
-        products = torch._foreach_mul(pull, wide)
         if means[0].dim() > 2:
-            return torch.cat([product.flatten(1) for product in products], 1).sum(1)
-        return torch.stack(torch._foreach_norm(products, 1)).sum(0)  # no product is negative
+            whole, q = _side_by_side(wide), _side_by_side(drops)
+            pull = whole * (1 - q) * _by_column(tuple(scales), tuple(m[0].numel() for m in means), q.device, q.dtype)
+            ctx.save_for_backward(pull, *means)
+            return (pull * whole).sum(1)
+        pulls = torch._foreach_addcmul(wide, wide, drops, value=-1.0)  # (1 - q) m
+        torch._foreach_mul_(pulls, scales)
+        ctx.save_for_backward(*pulls)
+        return torch.stack(torch._foreach_norm(torch._foreach_mul(pulls, wide), 1)).sum(0)  # no product is negative
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         double = 2 * grad
         if grad.dim():
-            pulls = ctx.saved_tensors
-            whole = torch.cat([pull.flatten(1) for pull in pulls], 1) * double.unsqueeze(1)
-            parts = whole.split([pull[0].numel() for pull in pulls], 1)
-            grads = [part.view(pull.shape) for part, pull in zip(parts, pulls, strict=True)]
+            pull, *means = ctx.saved_tensors
+            parts = (pull * double.unsqueeze(1)).split([m[0].numel() for m in means], 1)
+            grads = [part.view(m.shape) for part, m in zip(parts, means, strict=True)]
         else:
             grads = list(torch._foreach_mul(ctx.saved_tensors, double))
         return None, None, *(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
+
+
+def _side_by_side(layers: list[Tensor]) -> Tensor:
+    """``[R, out, in]`` each as columns of one ``[R, P]``: for replicas, which foreach operations cannot tell apart."""
+    return torch.cat([layer.flatten(1) for layer in layers], 1)
+
+
+@functools.lru_cache(maxsize=8)
+def _by_column(scales: tuple[float, ...], sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Each layer's scale for all its columns, ``[P]``; kept, since it never changes."""
+    return torch.cat([torch.full((size,), scale, dtype=dtype) for scale, size in zip(scales, sizes, strict=True)]).to(
+        device
+    )
 
 
 def _widths(method: Method, part: Tensor) -> dict[str, float]:

@@ -23,7 +23,9 @@ except ImportError:  # a build of torch without GPU support
     triton = None
 
 MOST_TOKENS = 128
-"""Scores of more do not fit on chip."""
+"""Keys and values of more do not fit on chip."""
+FORWARD, BACKWARD = (32, 4), (32, 4)
+"""Queries taken at a time, and warps that work on them."""
 
 
 def attention(qkv: Tensor) -> Tensor:
@@ -56,7 +58,9 @@ class _ShortAttention(torch.autograd.Function):
         ctx.save_for_backward(qkv)
         n, tokens, _, heads, channels = qkv.shape
         out = torch.empty((n, tokens, heads, channels), dtype=qkv.dtype, device=qkv.device)
-        _forward[(n * heads,)](qkv, out, tokens, heads, channels**-0.5, _padded(tokens), channels, num_warps=4)
+        _forward[(n * heads,)](
+            qkv, out, tokens, heads, channels**-0.5, _padded(tokens), channels, FORWARD[0], num_warps=FORWARD[1]
+        )
         return out
 
     @staticmethod
@@ -65,9 +69,8 @@ class _ShortAttention(torch.autograd.Function):
         d = d.contiguous()
         n, tokens, _, heads, channels = qkv.shape
         grad = torch.empty_like(qkv)
-        size = _padded(tokens)
         _backward[(n * heads,)](
-            qkv, d, grad, tokens, heads, channels**-0.5, size, channels, num_warps=8 if size > 64 else 4
+            qkv, d, grad, tokens, heads, channels**-0.5, _padded(tokens), channels, BACKWARD[0], num_warps=BACKWARD[1]
         )
         return grad
 
@@ -81,43 +84,58 @@ if triton is not None:
 
     @triton.jit
     def _scores(q, k, tokens, scale, size: tl.constexpr):  # type: ignore[no-untyped-def]
-        """softmax(q k' scale) by rows, [size, size]; columns past the last token are 0."""
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        """softmax(q k' scale) by rows, [rows, size]; columns past the last token are 0."""
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
         s = tl.where((tl.arange(0, size) < tokens)[None, :], s, float("-inf"))
-        p = tl.exp(s - tl.max(s, 1)[:, None])
+        p = tl.exp2(s - tl.max(s, 1)[:, None])
         return p / tl.sum(p, 1)[:, None]
 
     @triton.jit
-    def _forward(qkv, out, tokens, heads, scale, size: tl.constexpr, channels: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _forward(  # type: ignore[no-untyped-def]
+        qkv, out, tokens, heads, scale, size: tl.constexpr, channels: tl.constexpr, rows: tl.constexpr
+    ):
+        """One head of one sequence, a few rows of queries at a time."""
         n, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-        t, c = tl.arange(0, size)[:, None], tl.arange(0, channels)[None, :]
+        c = tl.arange(0, channels)[None, :]
         width = heads * channels
-        at = qkv + n.to(tl.int64) * tokens * 3 * width + t * 3 * width + head * channels + c
-        there = t < tokens
-        q = tl.load(at, there, 0.0)
-        k = tl.load(at + width, there, 0.0)
-        v = tl.load(at + 2 * width, there, 0.0)
-        p = _scores(q, k, tokens, scale, size)
-        o = tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        tl.store(out + n.to(tl.int64) * tokens * width + t * width + head * channels + c, o.to(q.dtype), there)
+        qkv += n.to(tl.int64) * tokens * 3 * width + head * channels
+        out += n.to(tl.int64) * tokens * width + head * channels
+        t = tl.arange(0, size)[:, None]
+        k = tl.load(qkv + width + t * 3 * width + c, t < tokens, 0.0)
+        v = tl.load(qkv + 2 * width + t * 3 * width + c, t < tokens, 0.0)
+        for first in range(0, tokens, rows):
+            r = first + tl.arange(0, rows)[:, None]
+            q = tl.load(qkv + r * 3 * width + c, r < tokens, 0.0)
+            p = _scores(q, k, tokens, scale, size)
+            o = tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            tl.store(out + r * width + c, o.to(v.dtype), r < tokens)
 
     @triton.jit
-    def _backward(qkv, d, grad, tokens, heads, scale, size: tl.constexpr, channels: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _backward(  # type: ignore[no-untyped-def]
+        qkv, d, grad, tokens, heads, scale, size: tl.constexpr, channels: tl.constexpr, rows: tl.constexpr
+    ):
+        """Likewise; the gradients of keys and values add up over the rows."""
         n, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-        t, c = tl.arange(0, size)[:, None], tl.arange(0, channels)[None, :]
+        c = tl.arange(0, channels)[None, :]
         width = heads * channels
-        place = n.to(tl.int64) * tokens * 3 * width + t * 3 * width + head * channels + c
-        there = t < tokens
-        q = tl.load(qkv + place, there, 0.0)
-        k = tl.load(qkv + place + width, there, 0.0)
-        v = tl.load(qkv + place + 2 * width, there, 0.0)
-        do = tl.load(d + n.to(tl.int64) * tokens * width + t * width + head * channels + c, there, 0.0)
-        p = _scores(q, k, tokens, scale, size)
-        dv = tl.dot(tl.trans(p.to(do.dtype)), do, input_precision="ieee")
-        tl.store(grad + place + 2 * width, dv.to(q.dtype), there)
-        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-        ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(q.dtype)
-        dq = tl.dot(ds, k, input_precision="ieee")
-        tl.store(grad + place, dq.to(q.dtype), there)
-        dk = tl.dot(tl.trans(ds), q, input_precision="ieee")
-        tl.store(grad + place + width, dk.to(q.dtype), there)
+        qkv += n.to(tl.int64) * tokens * 3 * width + head * channels
+        grad += n.to(tl.int64) * tokens * 3 * width + head * channels
+        d += n.to(tl.int64) * tokens * width + head * channels
+        t = tl.arange(0, size)[:, None]
+        k = tl.load(qkv + width + t * 3 * width + c, t < tokens, 0.0)
+        v = tl.load(qkv + 2 * width + t * 3 * width + c, t < tokens, 0.0)
+        dk = tl.zeros([size, channels], tl.float32)
+        dv = tl.zeros([size, channels], tl.float32)
+        for first in range(0, tokens, rows):
+            r = first + tl.arange(0, rows)[:, None]
+            q = tl.load(qkv + r * 3 * width + c, r < tokens, 0.0)
+            do = tl.load(d + r * width + c, r < tokens, 0.0)
+            p = _scores(q, k, tokens, scale, size)
+            dv += tl.dot(tl.trans(p.to(do.dtype)), do, input_precision="ieee")
+            dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+            ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(q.dtype)
+            dq = tl.dot(ds, k, input_precision="ieee")
+            tl.store(grad + r * 3 * width + c, dq.to(q.dtype), r < tokens)
+            dk += tl.dot(tl.trans(ds), q, input_precision="ieee")
+        tl.store(grad + width + t * 3 * width + c, dk.to(k.dtype), t < tokens)
+        tl.store(grad + 2 * width + t * 3 * width + c, dv.to(k.dtype), t < tokens)

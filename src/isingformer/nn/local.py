@@ -22,10 +22,11 @@ class _LocalNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
         total = linear(x.square(), variance, None)
-        sd = total.clamp_min(SMALLEST_VARIANCE).sqrt()
-        slope = torch.where(total > SMALLEST_VARIANCE, eps / (2 * sd), 0.0).to(eps.dtype)
+        at_least = total.clamp_min(SMALLEST_VARIANCE)
+        by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
+        slope = torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0).to(eps.dtype)
         ctx.save_for_backward(x, variance, slope)
-        return (eps * sd).to(eps.dtype)
+        return (by_sd * at_least).to(eps.dtype)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -145,4 +145,5 @@ class KeyedNoise:
         words = self._words(start, own)
         radius = ((words >> 12) & 0xFFFFF).to(wide) * 2.0**-20 + 2.0**-21
         turn = (words & 0xFFF).to(wide) * 2.0**-12 + (2.0**-13 - 0.5)
-        return (torch.sqrt(-2 * torch.log(radius)) * _cosine(turn)).to(like.dtype)
+        square = -2 * torch.log(radius)
+        return (square * torch.rsqrt(square) * _cosine(turn)).to(like.dtype)

@@ -5,6 +5,7 @@ Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading rep
     expected:  W = m (1 - q)
     mask:      W = (1 - xi) m + s eps,   one draw for the whole call
     local:     x W' ~ N(x (m (1 - q))', x^2 (m^2 q (1 - q) + s^2)'),   fresh for every example and token
+    local, tied masks (node dropout):  ((1 - xi) x) (m + s eps)',  xi fresh for every example and token
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.linear import Squares, companion, linear, linear_with_squares
-from .local import SMALLEST_VARIANCE, local_noise
+from .local import local_noise
 from .noise import KeyedNoise, Noise
 
 Sampling = Literal["mask", "local"]
@@ -102,29 +103,24 @@ class Posterior(nn.Module):
         """(1 - xi) m + s eps."""
         q = self.drop[..., :1, :] if self.tied else self.drop
         kept = self.noise.uniform(q.shape, q, self.layer) >= q
-        drawn = weight * kept
-        if self.noise_sd:
-            drawn = drawn + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
-        return drawn
+        return self._with_noise(weight * kept)
+
+    def _with_noise(self, weight: Tensor) -> Tensor:
+        if not self.noise_sd:
+            return weight
+        return weight + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
 
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.drop.to(weight.dtype)
         mean = self._product(x, weight * (1 - q), bias)
-        return mean + local_noise(x, weight.square() * (q * (1 - q)) + self.noise_sd**2, self._standard_normal(mean))
+        eps = self.noise.normal(mean.shape, mean, self.layer)
+        return mean + local_noise(x, weight.square() * (q * (1 - q)) + self.noise_sd**2, eps)
 
     def _local_by_node(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.drop[..., 0, :]
         q = q.view(*q.shape[:-1], *(1 for _ in range(x.dim() - q.dim())), q.shape[-1])
         kept = self.noise.uniform(x.shape, q, self.layer) >= q
-        x = x * kept
-        y = self._product(x, weight, bias)
-        if not self.noise_sd:
-            return y
-        length = x.square().sum(-1, keepdim=True).clamp_min(SMALLEST_VARIANCE).sqrt()
-        return y + self._standard_normal(y) * (self.noise_sd * length).to(y.dtype)
-
-    def _standard_normal(self, like: Tensor) -> Tensor:
-        return self.noise.normal(like.shape, like, self.layer)
+        return self._product(x * kept, self._with_noise(weight), bias)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         measured = (self.training and self.measuring) or self.measure_expected

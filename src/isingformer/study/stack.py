@@ -11,6 +11,7 @@ Axes: R replicas, N images of a sample, B images of a batch, C channels, T passe
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,8 @@ from .flat import Flat
 
 WORTH_COMPILING = 1500
 """Training steps from which on a GPU saves more by compiled code than compiling it takes."""
+IMAGES_AT_ONCE = 5120
+"""In a pass of a GPU's predictions, over all replicas."""
 PROGRAMS = 64
 """How many compiled versions of a block (of shapes, methods, modes) torch may keep before it gives up compiling."""
 
@@ -92,7 +95,7 @@ class Stack:
         self.nll = torch.zeros(len(recipes), dtype=torch.float64, device=device)
         """Summed over the steps of the epoch under way, [R]; after `train`, the mean of the last epoch."""
         self.compiled = self.captured and self.steps >= WORTH_COMPILING
-        if self.compiled:
+        if self.captured:
             self.model.compile_parts()
         self.seconds = 0.0
 
@@ -109,7 +112,10 @@ class Stack:
         self.model.train()
         captured = Captured(self._step, self.method, self.batch_x) if self.captured else None
         run = captured or self._step
-        with contextlib.nullcontext() if captured is None else captured.on_stream(), self._compiling():
+        with (
+            contextlib.nullcontext() if captured is None else captured.on_stream(),
+            self._programs(compiled=self.compiled),
+        ):
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)
@@ -125,10 +131,12 @@ class Stack:
             torch.cuda.synchronize(self.device)
         self.seconds = time.perf_counter() - started
 
-    def _compiling(self) -> contextlib.AbstractContextManager[object]:
-        """Inside, torch compiles anew for every shape, method and mode that comes along."""
-        if not self.compiled:
+    def _programs(self, *, compiled: bool) -> contextlib.AbstractContextManager[object]:
+        """Inside, parts of the model run compiled, anew for every shape, method and mode that comes along, or eager."""
+        if not self.captured:
             return contextlib.nullcontext()
+        if not compiled:
+            return torch.compiler.set_stance("force_eager")
         import torch._dynamo  # takes seconds, and is needed here alone
 
         return torch._dynamo.config.patch(recompile_limit=PROGRAMS)
@@ -184,8 +192,14 @@ class Stack:
     def predict(self, images: Images, samples: int) -> Prediction:
         """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""
         x = self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
-        with self.autocast(), self._compiling():
+        number, size = x.shape[1], None
+        if self.captured:  # chunks of one size, for which one program is compiled
+            chunks = math.ceil(number * len(self) / IMAGES_AT_ONCE)
+            size = math.ceil(number / chunks)
+            x = torch.cat([x, x[:, : chunks * size - number]], 1)
+        with self.autocast(), self._programs(compiled=True):
             found = predict(
-                self.model, x, samples=samples, seeds=[derived_seed(seed, "predict") for seed in self.seeds]
-            )
-        return Prediction(found.samples.to(self.dtype))
+                self.model, x, samples=samples, batch_size=size,
+                seeds=[derived_seed(seed, "predict") for seed in self.seeds],
+            )  # fmt: skip
+        return Prediction(found.samples[:, :, :number].to(self.dtype))
