@@ -3,9 +3,9 @@
     python benchmarks/study.py --device cuda --out results/study-h200.json
     python benchmarks/study.py --plan quick --rounds 1 --out results/study-cpu.json
 
-For every method of the plan, every shape of image and every size of batch, in one run: trainings' steps a second
-(a step of ten stacked replicas counts ten), the seconds before the first fast step (compiling, capturing), memory, and
-the seconds that T passes over the test images take. From these follows what the whole plan takes on this device:
+For every method of the plan, every shape of image and every size of batch (of the largest alone where not stacked), in
+one run: trainings' steps a second (a step of ten stacked replicas counts ten), the seconds before the first fast step
+(compiling, capturing), memory, and the seconds that T passes over the test images take. From these follows what the whole plan takes on this device:
 steps times seconds a step, and every program compiled once. Images are random pixels of each dataset's shape, of which
 speed does not depend.
 """
@@ -138,14 +138,18 @@ def main():
     for cell in plan.cells():
         batch = plan.recipe_for(cell, 0).batch_for(cell.size)
         cells[cell.method, SHAPES[cell.dataset][:2], batch] = cell  # the largest of its kind stands for all
+    kept = list(cells.values())
+    largest = [next(cell for cell in reversed(kept) if cell.method == method) for method in plan.methods]
+    title = f"trainings of the plan {plan.name!r}"
     for way in args.ways:
-        for cell in cells.values():
+        for cell in kept if way == "stacked" else largest:
             rows.append({"scoring_s": None, **measured(plan, cell, way, device, args.rounds)})
-            print(rows[-1], flush=True)
-    more = whole_plan(plan, rows) if "stacked" in args.ways else {}
-    report(f"trainings of the plan {plan.name!r}", rows, args.out, plan=plan.name, **more)
-    for name, value in more.items():
-        print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
+            report(title, rows, args.out, plan=plan.name)
+    if "stacked" in args.ways:
+        more = whole_plan(plan, rows)
+        report(title, rows, args.out, plan=plan.name, **more)
+        for name, value in more.items():
+            print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
 
 
 if __name__ == "__main__":

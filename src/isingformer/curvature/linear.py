@@ -37,31 +37,50 @@ def companion(weight: Tensor) -> Tensor:
     return leaf.expand(*weight.shape[:-2], weight.shape[-2] * weight.shape[-1] + 2).detach().requires_grad_()
 
 
-class _GradientInOrder(torch.autograd.Function):
-    """The weight itself, its gradient laid out like it.
-
-    A batched product gives it transposed in memory. Compiled code turns it in the kernel that writes it anyway, where
-    autograd would copy it entry by entry.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Tensor:
-        return d.contiguous()
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W' + b, each replica with its own W and b where the weight has a replica axis."""
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     if torch.compiler.is_compiling():
-        weight = _GradientInOrder.apply(weight)
+        return _StackedLinear.apply(*_autocast(x, weight, bias))
+    return _stacked_linear(x, weight, bias)
+
+
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` for use inside functions that bring a backward of their own."""
+    return F.linear(x, weight, bias) if weight.dim() == 2 else _stacked_linear(x, weight, bias)
+
+
+def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.flatten(1, -2)
     y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
     return y.view(*x.shape[:-1], weight.shape[-2])
+
+
+def _autocast(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What autocast would make of them, where autograd sees it: backward then multiplies what forward multiplied."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:  # which autocast leaves alone
+        return x, weight, bias
+    dtype = torch.get_autocast_dtype(device)
+    return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+class _StackedLinear(torch.autograd.Function):
+    """`_stacked_linear` with a weight gradient that lies in memory like the weight; torch's own is transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _stacked_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows = d.flatten(1, -2)
+        grad_x = torch.bmm(rows, weight).view(x.shape) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.bmm(rows.mT, x.flatten(1, -2)) if ctx.needs_input_grad[1] else None
+        return grad_x, grad_weight, rows.sum(1) if ctx.needs_input_grad[2] else None
 
 
 def _sum_and_squares(d: Tensor, x: Tensor, dtype: torch.dtype, kind: Squares) -> tuple[Tensor, Tensor]:
@@ -97,7 +116,7 @@ class _LinearWithSquares(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, into: Tensor, kind: Squares) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.kind, ctx.dtype = kind, into.dtype
-        return linear(x, weight, bias)
+        return plain_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
@@ -113,7 +132,7 @@ class _LinearWithSquares(torch.autograd.Function):
         total, squares = _sum_and_squares(d4, x4, ctx.dtype, ctx.kind)
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            grad_x = linear(d, weight.mT, None)
+            grad_x = plain_linear(d, weight.mT, None)
         if ctx.needs_input_grad[1]:
             grad_weight = total.view(weight.shape).to(weight.dtype)
         if ctx.needs_input_grad[2]:
@@ -138,10 +157,4 @@ def linear_with_squares(
         into: the companion; see there for what its gradient holds.
         kind: ``exact``, or the approximation ``expand``.
     """
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
-        # Cast here, where autograd sees it, so that what backward multiplies has the types of the forward pass.
-        dtype = torch.get_autocast_dtype(device)
-        x, weight = x.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    return _LinearWithSquares.apply(x, weight, bias, into, kind)
+    return _LinearWithSquares.apply(*_autocast(x, weight, bias), into, kind)

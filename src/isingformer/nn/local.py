@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..curvature.linear import linear
+from ..curvature.linear import plain_linear
 
 SMALLEST_VARIANCE = 1e-20
 """Below it the square root's slope explodes; a variance that small is none."""
@@ -21,9 +21,13 @@ SMALLEST_VARIANCE = 1e-20
 class _LocalNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
-        total = linear(x.square(), variance, None)
+        total = plain_linear(x.square(), variance, None)
         at_least = total.clamp_min(SMALLEST_VARIANCE)
         by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
+        if torch.compiler.is_compiling():
+            # The same again, at no cost. But torch's compiler would rather make noise anew in backward than remember
+            # what came of it, which takes longer, and it never repeats a flip.
+            by_sd = by_sd.flip(-1).flip(-1)
         slope = torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0).to(eps.dtype)
         ctx.save_for_backward(x, variance, slope)
         return (by_sd * at_least).to(eps.dtype)
@@ -34,7 +38,7 @@ class _LocalNoise(torch.autograd.Function):
         reach = d * slope
         grad_x = grad_variance = None
         if ctx.needs_input_grad[0]:
-            grad_x = 2 * x * linear(reach, variance.mT, None)
+            grad_x = 2 * x * plain_linear(reach, variance.mT, None)
         if ctx.needs_input_grad[1]:
             lead = variance.dim() - 2
             rows = reach.flatten(lead, -2), x.square().flatten(lead, -2)

@@ -137,9 +137,9 @@ class Stack:
             return contextlib.nullcontext()
         if not compiled:
             return torch.compiler.set_stance("force_eager")
-        import torch._dynamo  # takes seconds, and is needed here alone
+        from torch._dynamo import config  # takes seconds, and is needed here alone
 
-        return torch._dynamo.config.patch(recompile_limit=PROGRAMS)
+        return config.patch(recompile_limit=PROGRAMS)
 
     def _order(self, epoch: int) -> Tensor:
         """The images of an epoch in their order, ``[R, N]``, by their numbers in the training file."""
