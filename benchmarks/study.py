@@ -5,9 +5,9 @@
 
 For every method of the plan, every shape of image and every size of batch (of the largest alone where not stacked), in
 one run: trainings' steps a second (a step of ten stacked replicas counts ten), the seconds before the first fast step
-(compiling, capturing), memory, and the seconds that T passes over the test images take. From these follows what the whole plan takes on this device:
-steps times seconds a step, and every program compiled once. Images are random pixels of each dataset's shape, of which
-speed does not depend.
+(compiling, capturing), memory, and the seconds that T passes over the test images take. From these follows what the
+whole plan takes on this device: steps times seconds a step, and every program compiled once. Images are random pixels
+of each dataset's shape, of which speed does not depend.
 """
 
 import argparse
