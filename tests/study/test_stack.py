@@ -134,3 +134,28 @@ def test_captured_and_compiled_it_is_the_eager_training(name, compiled, monkeypa
     torch.testing.assert_close(fast.nll, slow.nll, rtol=1e-3, atol=1e-4)
     found = [stack.predict(corners().test, 4).samples for stack in (fast, slow)]
     torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+
+
+RATED = {
+    "ising": lambda rate: isf.Ising(delta=rate, refresh=3),
+    "paper": isf.Ising.paper,
+    "dropconnect": lambda rate: isf.DropConnect(p=rate),
+    "dropout": lambda rate: isf.Dropout(p=rate),
+}
+
+
+@pytest.mark.parametrize("name", RATED)
+def test_replicas_of_several_rates_in_one_stack_are_those_of_stacks_of_their_own(name):
+    together = stacked(RATED[name]((0.1, 0.5, 0.1)), (3, 3, 11))
+    together.train()
+    predicted = together.predict(corners().test, 4).samples
+    for rate, seeds, places in ((0.1, (3, 11), [0, 2]), (0.5, (3,), [1])):
+        apart = stacked(RATED[name](rate), seeds)
+        apart.train()
+        for key, q in apart.method.drop_probability().items():
+            torch.testing.assert_close(q, together.method.drop_probability()[key][places], rtol=1e-8, atol=1e-8)
+        for (key, one), whole in zip(
+            apart.model.state_dict().items(), together.model.state_dict().values(), strict=True
+        ):
+            torch.testing.assert_close(one, whole[places], rtol=1e-8, atol=1e-8, msg=key)
+        torch.testing.assert_close(apart.predict(corners().test, 4).samples, predicted[:, places], rtol=1e-8, atol=1e-8)

@@ -41,6 +41,7 @@ class CurvatureAverage:
         self.average = torch.zeros_like(self.sums)
         self.counts = first.new_zeros(*replicas, len(like))  # examples in the sums, [*R, L]
         self.weight = torch.zeros_like(self.counts)  # 1 - decay^k
+        self.news = torch.zeros((), dtype=torch.bool, device=first.device)  # whether the last fold had any
         self.ends = torch.tensor(ends[1:], device=first.device)
 
     def layer(self, flat: Tensor, name: str) -> Tensor:
@@ -82,22 +83,17 @@ class CurvatureAverage:
         self.layer(self.sums, name).add_(mean, alpha=count)
         self.counts[..., self.numbers[name]] += count
 
-    def fold(self) -> bool:
-        """Move what was taken in since the last fold into the running mean; layers with nothing new stay.
-
-        Returns:
-            Whether there was anything new.
-        """
+    def fold(self) -> None:
+        """Move what was taken in since the last fold into the running mean; layers with nothing new stay."""
         keep = torch.where(self.counts > 0, self.decay, 1.0)  # [*R, L]
         gain = (1 - keep) / self.counts.clamp_min(1e-30)
         lengths = torch.diff(self.ends, prepend=self.ends.new_zeros(1))
         self.average.mul_(keep.repeat_interleave(lengths, -1, output_size=self.average.shape[-1]))
         self.average.addcmul_(self.sums, gain.repeat_interleave(lengths, -1, output_size=self.average.shape[-1]))
         self.weight.mul_(keep).add_(1 - keep)
-        news = bool((self.counts > 0).any())
+        self.news.copy_((self.counts > 0).any())
         self.sums.zero_()
         self.counts.zero_()
-        return news
 
     def value(self, name: str) -> Tensor:
         """h of a layer, ``[*R, out, in]``; zero where nothing was ever measured."""
@@ -118,5 +114,5 @@ class CurvatureAverage:
             return False
         for name in ("sums", "counts", "average", "weight"):
             setattr(self, name, getattr(self, name).to(like))
-        self.ends = self.ends.to(like.device)
+        self.ends, self.news = self.ends.to(like.device), self.news.to(like.device)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .method import FixedRule, Method, Parts, Rule
+from .method import FixedRule, Method, Parts, Rate, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,20 +16,20 @@ class DropConnect(Method):
     """Every weight is dropped with probability `p`, in training and at prediction.
 
     Args:
-        p: drop probability, in [0, 1).
+        p: drop probability, in [0, 1); or one a replica of a stacked model.
         kl_weight: weight of the divergence KL_W in `kl()`; None for 0.1, as `Ising` has by default.
         weight_noise, slab, spike: s, s2, s1 times sqrt(fan_in); see `Method`.
         sampling: how training passes are drawn, ``local`` (fresh for every example and token) or ``mask``.
     """
 
-    p: float = 0.1
+    p: Rate = 0.1
 
     name: ClassVar[str] = "dropconnect"
 
     def __post_init__(self) -> None:
         """Check every setting."""
         super().__post_init__()
-        self._check("p", self.p, 0 <= self.p < 1, "in [0, 1)")
+        self._check_rate("p", lambda p: 0 <= p < 1, "in [0, 1)")
 
     def rule(self, parts: Parts, *, examples: float, steps: int | None) -> Rule:
         """q = p, fixed."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from ..topology import Topology
-from .method import FixedRule, Method, Parts, Rule
+from .method import FixedRule, Method, Parts, Rate, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,21 +22,21 @@ class Dropout(Method):
     """Nodes are dropped with probability `p`, in training and at prediction. Kept nodes are not scaled up.
 
     Args:
-        p: drop probability, in [0, 1).
+        p: drop probability, in [0, 1); or one a replica of a stacked model.
         kl_weight: weight of the divergence KL_W in `kl()`; None for 0.1, as `Ising` has by default.
         weight_noise, slab, spike: s, s2, s1 times sqrt(fan_in); see `Method`.
         sampling: how training passes are drawn: ``local``, ordinary dropout, fresh for every example and token; or
             ``mask``, one mask a node for the whole batch.
     """
 
-    p: float = 0.1
+    p: Rate = 0.1
 
     name: ClassVar[str] = "dropout"
 
     def __post_init__(self) -> None:
         """Check every setting."""
         super().__post_init__()
-        self._check("p", self.p, 0 <= self.p < 1, "in [0, 1)")
+        self._check_rate("p", lambda p: 0 <= p < 1, "in [0, 1)")
 
     def node_dropout(self, layer: str, topology: Topology) -> bool:
         """Masks are tied over a node's outgoing weights in every layer that has masks."""
@@ -42,9 +44,12 @@ class Dropout(Method):
 
     def embedding_drop(self) -> float | None:
         """The embedded tokens' nodes are dropped too."""
-        return self.p
+        return self.p[0] if isinstance(self.p, tuple) else self.p
 
     def rule(self, parts: Parts, *, examples: float, steps: int | None) -> Rule:
         """q = p in BayesFormer's places and 0 elsewhere, fixed."""
         inside = parts.topology.node_layers
+        for mask in parts.node_masks.values():
+            if isinstance(self.p, tuple):  # the same for all nodes, so one column says it
+                mask.drop.copy_(torch.tensor(self.p).view(-1, 1))
         return FixedRule(parts, {name: self.p if name in inside else 0.0 for name in parts.posteriors})

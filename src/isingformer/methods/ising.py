@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from ..ising.field import Evidence
 from .ising_rule import IsingRule
-from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rule
+from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rate, Rule
 
 Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
 DEFAULT_WARMUP = 0.05
@@ -24,7 +24,7 @@ class Ising(Method):
     """A drop probability for every weight, from its neighbours, its evidence and a base rate.
 
     Args:
-        delta: base rate in (0, 1): where q rests without evidence.
+        delta: base rate in (0, 1): where q rests without evidence; or one a replica of a stacked model.
         coupling: weight of the neighbours' term; the paper has 2.
         evidence_weight, kl_weight: one number, the inverse temperature of a cold posterior: evidence_weight =
             1 / kl_weight. Give either, and the other follows (default 10 and 0.1); giving both is allowed.
@@ -45,7 +45,7 @@ class Ising(Method):
         two_way: iterate to the exact stationary point of the bound instead of one backward sweep.
     """
 
-    delta: float = 0.1
+    delta: Rate = 0.1
     coupling: float = 1.0
     evidence_weight: float | None = None
     evidence: Evidence = "obd"
@@ -64,7 +64,7 @@ class Ising(Method):
         """Check every setting."""
         super().__post_init__()
         check = self._check
-        check("delta", self.delta, 0 < self.delta < 1, "in (0, 1)")
+        self._check_rate("delta", lambda delta: 0 < delta < 1, "in (0, 1)")
         check("coupling", self.coupling, self.coupling >= 0, "zero or more")
         check("evidence_weight", self.evidence_weight, (self.evidence_weight or 0) >= 0, "zero or more")
         check("evidence", self.evidence, self.evidence in ("obd", "curvature", "none"), "'obd', 'curvature' or 'none'")
@@ -89,7 +89,7 @@ class Ising(Method):
             raise ValueError("Ising: spike_slab with weight_noise=0 needs a spike width; give spike, for example 0.01")
 
     @classmethod
-    def paper(cls, delta: float = 0.1) -> Ising:
+    def paper(cls, delta: Rate = 0.1) -> Ising:
         """The paper as printed: its field, coupling 2, evidence -N h by its recursion, a refresh an epoch, NLL only."""
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="curvature", curvature="lm",
@@ -97,7 +97,7 @@ class Ising(Method):
         )  # fmt: skip
 
     @classmethod
-    def paper_obd(cls, delta: float = 0.1) -> Ising:
+    def paper_obd(cls, delta: Rate = 0.1) -> Ising:
         """`paper` with the evidence of Optimal Brain Damage, -N h m^2 / 2, whose derivation the paper follows."""
         return dataclasses.replace(cls.paper(delta), evidence="obd")
 

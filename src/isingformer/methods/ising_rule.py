@@ -18,7 +18,7 @@ from ..curvature.linear import Squares
 from ..ising import evidence, slab_minus_spike, stationary_sweep, sweep
 from ..nn.vit import ViT
 from .measure import measure
-from .method import Parts, Rule
+from .method import Parts, Rule, by_replica
 
 if TYPE_CHECKING:
     from .ising import Ising
@@ -78,6 +78,9 @@ class IsingRule(Rule):
         self._terms: float | None = None
         self._waits_for_end = False
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+        self._answers: list[tuple[Tensor, int]] = []  # of a GPU, to be read at the next refresh
+        self._arrived: torch.cuda.Event | None = None
+        self._deltas: float | Tensor | None = None
         squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
             part.measure(self.rides, squares)
@@ -184,14 +187,12 @@ class IsingRule(Rule):
         first = step == self.warmup
         if self.extra and (due or first or step % self.every == 0):
             self._measure(targets)
+        swept = (due or first) and step >= self.warmup
         if due or first:
             self.seen.zero_()
-            self._fold()
+            self._refresh(sweeping=swept)
         self._watch_next(step + 1)
-        if (due or first) and step >= self.warmup:
-            self.sweep()
-            return True
-        return False
+        return swept
 
     def _watching(self, step: int) -> bool:
         return step % self.every == 0
@@ -213,19 +214,46 @@ class IsingRule(Rule):
                 "scale is unknown and no curvature was taken in; train on mean loss + method.kl(), in one backward"
             )
 
-    def _fold(self) -> None:
+    def _refresh(self, *, sweeping: bool) -> None:
+        """Bring the running mean of h up to date, and q where it is time."""
         passes, watched, self.passes, self.watched = self.passes, self.watched, 0, 0
-        news = self.average.fold()
-        if passes and not news:
-            raise FloatingPointError(
-                f"no finite gradient in the last {passes} backward passes: the loss is NaN or infinite; q is as it "
-                "was. Look at the learning rate, the inputs and the loss"
-            )
         if watched and not passes:
             raise RuntimeError(
                 "since the last refresh no backward pass with method.kl() in its loss reached the masked layers in "
                 "training mode, so there is no curvature to sweep with; train on mean loss + method.kl()"
             )
+        if self.average.news.device.type == "cuda" and not self.spec.two_way:  # which looks at its own progress
+            self.launch("sweep" if sweeping else "fold", self._fold_and_sweep if sweeping else self.average.fold)
+            self._check_news(passes)
+            return
+        self.average.fold()
+        self._check_news(passes)
+        if sweeping:
+            self.sweep()
+
+    def _fold_and_sweep(self) -> None:
+        self.average.fold()
+        self.sweep()
+
+    def _check_news(self, passes: int) -> None:
+        """Raise where all gradients since the last refresh were NaN or infinite.
+
+        Reading the answer makes Python wait for a GPU, so there it is read at the next refresh, when it is long known.
+        """
+        answers = [(self.average.news, passes)]
+        if self.average.news.device.type == "cuda":
+            on_host = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(self.average.news, non_blocking=True)
+            answers, self._answers = self._answers, [(on_host, passes)]
+            if self._arrived is not None:
+                self._arrived.synchronize()
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        for news, of_passes in answers:
+            if of_passes and not bool(news):
+                raise FloatingPointError(
+                    f"no finite gradient in {of_passes} backward passes: the loss is NaN or infinite; q is as it was "
+                    "before. Look at the learning rate, the inputs and the loss"
+                )
 
     def _measure(self, targets: Tensor | None) -> None:
         if self.last_inputs is None:
@@ -237,14 +265,21 @@ class IsingRule(Rule):
             self.spec.curvature, self.parts.model, self.last_inputs, self.parts.likelihood,
             replica_axes=self.replica_axes, targets=targets,
         )  # fmt: skip
-        for name, value in h.items():
-            if not bool(value.sum().isfinite()):
+        finite = torch.stack([value.sum().isfinite() for value in h.values()]).tolist()
+        for name, fine in zip(h, finite, strict=True):
+            if not fine:
                 raise FloatingPointError(
                     f"curvature {self.spec.curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at "
                     "the learning rate, the inputs and the loss"
                 )
         for name, value in h.items():
             self.average.add(name, value, terms)
+
+    def _delta(self) -> float | Tensor:
+        drop = next(iter(self.parts.posteriors.values())).drop
+        if self._deltas is None or (isinstance(self._deltas, Tensor) and self._deltas.device != drop.device):
+            self._deltas = by_replica(self.spec.delta, drop)  # kept: making it copies from the host, which no graph can
+        return self._deltas
 
     @torch.no_grad()
     def sweep(self) -> None:
@@ -253,7 +288,7 @@ class IsingRule(Rule):
         how = stationary_sweep if spec.two_way else sweep
         found = how(
             self.parts.means(), _Pull(self), topology.wiring,
-            delta=spec.delta, coupling=spec.coupling, centred=spec.centred,
+            delta=self._delta(), coupling=spec.coupling, centred=spec.centred,
         )  # fmt: skip
         parts = self.parts.posteriors
         torch._foreach_copy_([part.drop for part in parts.values()], [found.drop[name] for name in parts])

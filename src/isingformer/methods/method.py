@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,8 @@ from ..nn.masked import weight_of
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology
 
+Rate = float | tuple[float, ...]
+"""A drop rate: one for the model, or one a replica of a stacked model."""
 DEFAULT_KL_WEIGHT = 0.1
 """A cold posterior, temperature 1/10; the same for every method."""
 
@@ -50,6 +52,8 @@ class Rule(ABC):
 
     has_mask_prior: ClassVar[bool]
     """Whether q is charged against a prior over masks (KL_xi)."""
+    launch: Callable[[str, Callable[[], None]], None] = staticmethod(lambda name, work: work())
+    """How a piece of work on the device is run, by its name: called, unless whoever trains records it as a graph."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -121,6 +125,14 @@ class Method(ABC):
             fine = value is None or value <= self.slab
             self._check(sd, value, fine, f"at most the slab, {self.slab}")
 
+    def _check_rate(self, what: str, fine: Callable[[float], bool], expected: str) -> None:
+        """Check a `Rate`; JSON's lists become tuples."""
+        rate = getattr(self, what)
+        if isinstance(rate, list):
+            object.__setattr__(self, what, tuple(rate))
+        for one in rate if isinstance(rate, tuple | list) else (rate,):
+            self._check(what, one, fine(one), expected)
+
     def _check(self, what: str, value: object, fine: bool, expected: str) -> None:
         if not fine or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError(f"{type(self).__name__}: {what} must be {expected}, got {value!r}")
@@ -162,16 +174,30 @@ class Method(ABC):
         """The rule that moves q of an attached model."""
 
 
+def by_replica(rate: Rate, drop: Tensor) -> float | Tensor:
+    """A rate as it enters the arithmetic of a layer: a number, or ``[R, 1, 1]`` for q ``[R, out, in]``."""
+    if not isinstance(rate, tuple):
+        return rate
+    replicas = len(drop) if drop.dim() == 3 else 1
+    if drop.dim() != 3 or len(rate) != replicas:
+        raise ValueError(
+            f"a rate for each of {len(rate)} replicas, {rate}, on a model of {replicas}; give one number, or one a "
+            "replica of a stacked model"
+        )
+    return torch.tensor(rate, dtype=drop.dtype, device=drop.device).view(-1, 1, 1)
+
+
 class FixedRule(Rule):
     """q stays as it was set: the rule of the comparison methods."""
 
     has_mask_prior = False
 
-    def __init__(self, parts: Parts, drop: dict[str, float]) -> None:
+    def __init__(self, parts: Parts, drop: dict[str, Rate]) -> None:
         self.parts, self.drop = parts, drop
 
     def begin(self) -> None:
         """Fill q."""
         with torch.no_grad():
             for name, part in self.parts.posteriors.items():
-                part.drop.fill_(self.drop[name])
+                rate = by_replica(self.drop[name], part.drop)
+                part.drop.copy_(rate) if isinstance(rate, Tensor) else part.drop.fill_(rate)

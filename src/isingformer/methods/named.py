@@ -9,7 +9,7 @@ from typing import Any
 from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
-from .method import Method
+from .method import Method, Rate
 from .plain import Plain
 
 METHODS: dict[str, tuple[Callable[..., Method], str | None]] = {
@@ -23,12 +23,13 @@ METHODS: dict[str, tuple[Callable[..., Method], str | None]] = {
 """How each method is made, and which of its settings is the drop rate."""
 
 
-def named_method(name: str, rate: float | None = None, settings: Mapping[str, Any] | None = None) -> Method:
+def named_method(name: str, rate: Rate | None = None, settings: Mapping[str, Any] | None = None) -> Method:
     """A method by its name.
 
     Args:
         name: a key of `METHODS`; the presets of the paper are among them.
-        rate: the drop rate: delta of the ising methods, p of the others; None: the default. `plain` has none.
+        rate: the drop rate: delta of the ising methods, p of the others, or a tuple of one a replica; None: the
+            default. `plain` has none.
         settings: any other settings, by the names that the method's class gives them.
     """
     if name not in METHODS:

@@ -72,6 +72,15 @@ def _use_cpu_generator(like: Tensor) -> bool:
     return like.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def _derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """One word a stream at these positions, int32 ``[*replicas]``: (of the masks, of the weight noise)."""
+    base = _mix(_mix(keys.to(torch.int32)) ^ (keys >> 32).to(torch.int32))
+    places = masks.to(torch.int32), weights.to(torch.int32)
+    salts = 0x3C6EF372, 0x1B873593
+    first, second = (_mix(_mix(base + salt) + place * 0x27D4EB2F) for place, salt in zip(places, salts, strict=True))
+    return first, second
+
+
 class KeyedNoise:
     """Counter-based noise: one key a replica (or a single key), shared by all layers of a model.
 
@@ -84,6 +93,7 @@ class KeyedNoise:
         self.position = torch.zeros_like(self.keys)
         self.mask_key = torch.zeros_like(self.keys, dtype=torch.int32)
         self.weight_key = torch.zeros_like(self.mask_key)
+        self._derive: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _derived_keys
         self._rekey()
 
     def _rekey(self) -> None:
@@ -91,11 +101,14 @@ class KeyedNoise:
 
     def set(self, masks: Tensor | int, weights: Tensor | int) -> None:
         """Place the mask noise and the weight noise of the next pass at these positions of each stream."""
-        low, high = self.keys.to(torch.int32), (self.keys >> 32).to(torch.int32)
-        base = _mix(_mix(low) ^ high)
-        for key, position, salt in ((self.mask_key, masks, 0x3C6EF372), (self.weight_key, weights, 0x1B873593)):
-            place = torch.as_tensor(position, device=base.device).to(torch.int32)
-            key.copy_(_mix(_mix(base + salt) + place * 0x27D4EB2F))
+        places = (torch.as_tensor(place, device=self.keys.device) for place in (masks, weights))
+        mask_key, weight_key = self._derive(self.keys, *places)
+        self.mask_key.copy_(mask_key)
+        self.weight_key.copy_(weight_key)
+
+    def compile(self) -> None:
+        """Derive keys in a kernel or two, where eager mode takes fifty: they are tiny, so that launching is all."""
+        self._derive = torch.compile(_derived_keys, dynamic=False)
 
     def advance(self) -> None:
         """Move every stream to its next pass."""

@@ -1,4 +1,4 @@
-"""A training step as a CUDA graph: recorded once, then launched whole, so that the GPU never waits for Python.
+"""Work on a GPU as CUDA graphs: recorded once, then launched whole, so that the GPU never waits for Python.
 
 A graph repeats the very kernels that it recorded, on the same memory. What changes from step to step, batch and
 learning rate, is therefore written into fixed tensors before each launch, and what Python would have counted is told to
@@ -7,53 +7,70 @@ the method afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
 from ..methods import Attached
 
-WARM_PASSES = 2
+WARM_RUNS = 2
 """Runs in eager mode before a recording: kernels are compiled and chosen, the optimiser's state is made."""
 
 
-class Captured:
-    """A training step, from the forward pass to the optimiser, recorded where that is possible.
+class Graphs:
+    """Pieces of work by name, each recorded after its first runs. Those are ordinary ones: nothing is run for show.
 
-    Steps that measure curvature run other kernels than those that do not, so each kind has a graph of its own. The
-    first runs of a kind are ordinary ones: no step is run for show.
-
-    Args:
-        step: reads its batch from tensors that stay where they are, and lets no tensor out but by writing into one.
-        method: told of each launch.
-        x: the model's inputs, on a GPU: one of those tensors.
+    A piece reads and writes tensors that stay where they are, never waits for the GPU, and lets no tensor out.
     """
 
-    def __init__(self, step: Callable[[], None], method: Attached, x: Tensor) -> None:
-        self.step, self.method, self.x = step, method, x
-        self.stream = torch.cuda.Stream(x.device)
-        self.runs = {False: 0, True: 0}
-        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self.runs: dict[Hashable, int] = {}
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
 
-    def __call__(self) -> None:
-        """Run one step."""
-        measured = self.method.measures_next
-        if measured in self.graphs:
-            self.graphs[measured].replay()
-            self.method.replayed(self.x)
-            return
-        if self.runs[measured] < WARM_PASSES:
-            self.runs[measured] += 1
-            self.step()
-            return
+    def __call__(self, name: Hashable, work: Callable[[], None]) -> bool:
+        """Do a piece of work; whether Python ran it, be it to record it. Inside `on_stream`."""
+        if name in self.graphs:
+            self.graphs[name].replay()
+            return False
+        if self.runs.setdefault(name, 0) < WARM_RUNS:
+            self.runs[name] += 1
+            work()
+            return True
         graph = torch.cuda.CUDAGraph()
         shared = next((other.pool() for other in self.graphs.values()), None)
         with torch.cuda.graph(graph, pool=shared, stream=self.stream):
-            self.step()
-        self.graphs[measured] = graph
-        graph.replay()  # recording ran nothing on the GPU, but told the method of a pass already
+            work()
+        self.graphs[name] = graph
+        graph.replay()  # recording did nothing on the GPU
+        return True
 
     def on_stream(self) -> torch.cuda.StreamContext:
         """Inside, eager runs use the stream of the recordings, which autograd remembers."""
         return torch.cuda.stream(self.stream)
+
+
+class CapturedStep:
+    """A training step, from the forward pass to the optimiser, and the method's refreshes.
+
+    Steps that measure curvature run other kernels than those that do not, so each kind has a graph of its own.
+
+    Args:
+        step: the training step.
+        method: told of each launch that Python did not see.
+        x: the model's inputs, on a GPU: where the step reads them.
+    """
+
+    def __init__(self, step: Callable[[], None], method: Attached, x: Tensor) -> None:
+        self.step, self.method, self.x = step, method, x
+        self.graphs = Graphs(x.device)
+
+    def __call__(self) -> None:
+        """Run one step."""
+        if not self.graphs(("step", self.method.measures_next), self.step):
+            self.method.replayed(self.x)
+
+    def refresh(self, name: str, work: Callable[[], None]) -> None:
+        """Run what a method does between steps; see `Rule.launch`."""
+        self.graphs(name, work)

@@ -194,9 +194,12 @@ class Plan:
         seed = self.seed_of(cell.dataset, cell.size, replica)
         return Recipe(**self.recipe, train_size=cell.size, validation=0, seed=seed, sample_seed=seed)
 
-    def method_for(self, cell: Cell) -> Method:
-        """The cell's method with its rate and its settings."""
-        return named_method(cell.method, cell.rate, self.settings[cell.method])
+    def method_for(self, *cells: Cell) -> Method:
+        """The cell's method with its rate and its settings; of several cells that differ in their rates, with all."""
+        method = cells[0].method
+        rates = tuple(cell.rate for cell in cells if cell.rate is not None)
+        rate = rates if len(set(rates)) > 1 else next(iter(rates), None)
+        return named_method(method, rate, self.settings[method])
 
     def cost(self, cell: Cell) -> int:
         """About what a training takes, in images through the network: forward and back, then T passes of the test."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..data import Images
 from ..metrics import scores
 from ..train.folder import versions
+from .plan import Plan
 from .record import Cell, Entropies, Layer, Record
 from .stack import Stack
 
@@ -24,24 +25,24 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def records_of(
-    stack: Stack, cell: Cell, replicas: Sequence[int], images: Images, *, samples: int, made: dict[str, Any]
+    stack: Stack, plan: Plan, trainings: Sequence[tuple[Cell, int]], images: Images, *, made: dict[str, Any]
 ) -> list[Record]:
     """Score every replica of a trained stack on the same images; replicas that diverged have no record.
 
     Args:
         stack: trained.
-        cell: the place in the grid that it fills.
-        replicas: the numbers of its replicas, in their order.
+        plan: the grid.
+        trainings: the cell and the number of each replica of the stack, in their order.
         images: test images.
-        samples: T.
         made: how, from `circumstances`.
     """
-    found = stack.predict(images, samples)
+    found = stack.predict(images, plan.samples)
     probs, entropy, epistemic = (part.cpu() for part in (found.probs, found.entropy, found.epistemic))
     drops = {name: q.cpu() for name, q in stack.method.drop_probability().items()}
     records = []
-    for place, replica in enumerate(replicas):
-        if place in stack.diverged:
+    diverged = set(stack.diverged)
+    for place, (cell, replica) in enumerate(trainings):
+        if place in diverged:
             continue
         own = scores(probs[place], images.y, entropy=entropy[place], epistemic=epistemic[place])
         layers = {name: layer_of(q[place]) for name, q in drops.items()}
@@ -57,12 +58,12 @@ def records_of(
                 mean_q=float(whole.mean()),
                 dropped=float((whole > 0.5).double().mean()),
                 train_nll=float(stack.nll[place]),
-                samples=samples,
+                samples=plan.samples,
                 test_images=len(images),
                 classes=probs.shape[-1],
                 steps=stack.steps,
                 seconds=stack.seconds / len(stack),
-                settings=stack.method.method.settings(),
+                settings=plan.method_for(cell).settings(),
                 recipe=stack.recipes[place].settings(),
                 network=stack.network,
                 made=made,

@@ -1,4 +1,4 @@
-"""All replicas of a cell as one batched program: stacked weights, one optimiser, the data on the device.
+"""All replicas of a cell, at all its rates, as one batched program: stacked weights, one optimiser, data on the device.
 
 A replica has its own sample, initial weights, order of batches, noise stream and clipping, all from its own seed, so
 its result does not depend on who it was stacked with. It is the training of `isingformer.train` with the same seed, but
@@ -21,13 +21,14 @@ from torch import Tensor
 from ..data import Dataset, Images, split_rows, standardise
 from ..methods import Method, attach
 from ..nn import clip_grad_norm_, stack
+from ..nn.noise import KeyedNoise
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
 from ..train.loop import adamw, decay_groups
 from ..train.recipe import Recipe, schedule
 from ..train.training import initial_network
-from .capture import Captured
+from .capture import CapturedStep
 from .flat import Flat
 
 WORTH_COMPILING = 1500
@@ -43,7 +44,7 @@ class Stack:
 
     Args:
         dataset: whose training file the samples are drawn from.
-        method: what every replica is trained with.
+        method: what every replica is trained with; its drop rate may be a tuple, one rate a replica.
         recipes: one a replica; they differ in their seeds alone.
         device: where they train.
         dtype: of the weights; float64 for exact comparisons.
@@ -97,6 +98,8 @@ class Stack:
         self.compiled = self.captured and self.steps >= WORTH_COMPILING
         if self.captured:
             self.model.compile_parts()
+            if isinstance(self.method.noise, KeyedNoise):
+                self.method.noise.compile()
         self.seconds = 0.0
 
     def __len__(self) -> int:
@@ -110,12 +113,13 @@ class Stack:
         """
         started = time.perf_counter()
         self.model.train()
-        captured = Captured(self._step, self.method, self.batch_x) if self.captured else None
-        run = captured or self._step
-        with (
-            contextlib.nullcontext() if captured is None else captured.on_stream(),
-            self._programs(compiled=self.compiled),
-        ):
+        run: Callable[[], None] = self._step
+        with contextlib.ExitStack() as around:
+            if self.captured:
+                run = captured = CapturedStep(self._step, self.method, self.batch_x)
+                self.method.rule.launch = captured.refresh
+                around.enter_context(captured.graphs.on_stream())
+            around.enter_context(self._programs(compiled=self.compiled))
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)

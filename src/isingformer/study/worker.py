@@ -1,7 +1,8 @@
-"""One process at work on a study: claim a cell, train its replicas as stacks, score them, keep the records."""
+"""One process at work on a study: claim cells, train their replicas as stacks, score them, keep the records."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ TRAINING_COPIES = 5
 """How often the activations of a batch are held in training, by rule of thumb: outputs, gradients, noise, casts."""
 OPTIMISER_COPIES = 12
 """How often the weights are: m, gradient, two moments, q, prior, curvature and what comes and goes."""
+
+
+Training = tuple[Cell, int]
+"""A cell and the number of a replica."""
 
 
 class Told(Protocol):
@@ -78,12 +83,21 @@ class Worker:
         tried = None
         while (jobs := self._left()) and jobs != tried:
             tried = jobs
-            for job in jobs:
-                # Parts of a cell may lie in several shards, so the claim is on this shard's part.
-                with self.store.claim(f"{job.cell.name}.{self.shard[0]}of{self.shard[1]}") as mine:
-                    if mine:
-                        there = self.store.done(job.cell)
-                        self._cell(job.cell, [replica for replica in job.replicas if replica not in there])
+            for together in _stackable(jobs):
+                with contextlib.ExitStack() as claims:
+                    # Parts of a cell may lie in several shards, so the claim is on this shard's part.
+                    mine = [job for job in together if claims.enter_context(self.store.claim(self._claim(job.cell)))]
+                    self._train(
+                        [
+                            (job.cell, replica)
+                            for job in mine
+                            for replica in job.replicas
+                            if replica not in self.store.done(job.cell)
+                        ]
+                    )
+
+    def _claim(self, cell: Cell) -> str:
+        return f"{cell.name}.{self.shard[0]}of{self.shard[1]}"
 
     def _left(self) -> list[Job]:
         """What is to do, without what has failed here: it would fail again."""
@@ -97,23 +111,27 @@ class Worker:
         self._failed.add((cell, replica))
         self.told.failed(cell, replica, "its loss turned NaN or infinite")
 
-    def _cell(self, cell: Cell, replicas: Sequence[int]) -> None:
-        if not replicas:
+    def _train(self, trainings: Sequence[Training]) -> None:
+        """Train and score; all are of one method on one dataset and size."""
+        if not trainings:
             return
+        cell = trainings[0][0]
         dataset, images = self._data(cell.dataset)
-        waiting = list(replicas)
+        waiting = list(trainings)
         size = min(len(waiting), self._most, self._fitting(cell, dataset, images))
         if size < len(waiting):
-            self.told.say(f"{cell.name}: {len(waiting)} replicas in stacks of {size}, to fit the memory")
+            self.told.say(f"{_named(trainings)}: {len(waiting)} replicas in stacks of {size}, to fit the memory")
         while waiting:
             part = waiting[:size]
             try:
-                self._stack(cell, part, dataset, images)
+                self._stack(part, dataset, images)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error) or len(part) == 1:
                     raise
                 size = self._most = len(part) // 2
-                self.told.say(f"{cell.name}: out of memory with {len(part)} replicas; going on with stacks of {size}")
+                self.told.say(
+                    f"{_named(part)}: out of memory with {len(part)} replicas; going on with stacks of {size}"
+                )
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
                 continue
@@ -121,20 +139,25 @@ class Worker:
                 if len(part) > 1:
                     size = 1
                     continue
-                self._fail(cell, part[0])
+                self._fail(*part[0])
             waiting = waiting[len(part) :]
 
-    def _stack(self, cell: Cell, replicas: Sequence[int], dataset: Dataset, images: Images) -> None:
-        recipes = [self.plan.recipe_for(cell, replica) for replica in replicas]
-        stack = Stack(dataset, self.plan.method_for(cell), recipes, device=self.device)
-        training = 0.8 * self.plan.cost(cell) * len(replicas)  # what the bar gives to training; scoring gets the rest
+    def _stack(self, trainings: Sequence[Training], dataset: Dataset, images: Images) -> None:
+        plan, cells = self.plan, [cell for cell, _ in trainings]
+        stack = Stack(
+            dataset, plan.method_for(*cells), [plan.recipe_for(*one) for one in trainings], device=self.device
+        )
+        cost = sum(plan.cost(cell) for cell in cells)
+        training = 0.8 * cost  # what the bar gives to training; scoring gets the rest
         stack.train(lambda step: self.told.work(training / stack.steps))
-        for record in records_of(stack, cell, replicas, images, samples=self.plan.samples, made=self.made):
+        for record in records_of(stack, plan, trainings, images, made=self.made):
             self.store.add(record)
-        for place in stack.diverged:
-            self._fail(cell, replicas[place])
-        self.told.work(self.plan.cost(cell) * len(replicas) - training)
-        self.told.done(cell, len(replicas) - len(stack.diverged))
+        failed = [trainings[place] for place in stack.diverged]
+        for one in failed:
+            self._fail(*one)
+        self.told.work(cost - training)
+        for cell in dict.fromkeys(cells):
+            self.told.done(cell, sum(one[0] == cell and one not in failed for one in trainings))
 
     def _data(self, label: str) -> tuple[Dataset, Images]:
         """A dataset and the test images of the study; the last one read is kept."""
@@ -153,6 +176,18 @@ class Worker:
         recipe = self.plan.recipe_for(cell, 0)
         need = replica_bytes(recipe, cell.size, dataset, images, self.plan.samples)
         return max(1, int(SHARE_OF_MEMORY * free_bytes(self.device) / self.sharers / need))
+
+
+def _stackable(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that can train as one program, together: those that differ in their rate alone."""
+    groups: dict[tuple[str, int, str], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.cell.dataset, job.cell.size, job.cell.method), []).append(job)
+    return list(groups.values())
+
+
+def _named(trainings: Sequence[Training]) -> str:
+    return ", ".join(dict.fromkeys(cell.name for cell, _ in trainings))
 
 
 def replica_bytes(recipe: Recipe, size: int, dataset: Dataset, images: Images, samples: int) -> int:
