@@ -29,8 +29,8 @@ help: ## list the targets
 
 install: $(READY) ## set up .venv with the library, the command and the test tools
 
-demo: $(READY) ## train and question a small model on handwritten digits
-	$(RUN) examples/digits.py
+demo: $(READY) ## compare six methods on handwritten digits; ends with the path of the report
+	$(VENV)/bin/isingformer study quick --out studies/demo
 
 browser: ## install Debian's chromium, which the tests of web pages drive; without it they skip
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
