@@ -1,6 +1,7 @@
 """A replica is the same alone, in a stack, and in `isingformer.train`."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -159,3 +160,28 @@ def test_replicas_of_several_rates_in_one_stack_are_those_of_stacks_of_their_own
         ):
             torch.testing.assert_close(one, whole[places], rtol=1e-8, atol=1e-8, msg=key)
         torch.testing.assert_close(apart.predict(corners().test, 4).samples, predicted[:, places], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # of the compiler's
+@pytest.mark.parametrize("name", ["ising", "dropout"])
+def test_compiled_parts_compute_the_same(name, monkeypatch):
+    """Compiled code has paths of its own: weights' gradients, noise that is hashed. No code is generated here."""
+    monkeypatch.setattr("isingformer.nn.noise._use_cpu_generator", lambda like: False)
+    compiled, eager = (stacked(METHODS[name], SEEDS[:2]) for _ in range(2))
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    for block in compiled.model.blocks:
+        monkeypatch.setattr(block, "compile", functools.partial(block.compile, backend="aot_eager"))
+    compiled.model.compile_parts()
+    compiled.method.noise.compile()
+    for found in (compiled, eager):
+        found.train()
+    for (key, one), other in zip(compiled.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8, msg=key)
+    for key, q in compiled.method.drop_probability().items():
+        torch.testing.assert_close(q, eager.method.drop_probability()[key], rtol=1e-8, atol=1e-8)
+    found = [one.predict(corners().test, 3).samples for one in (compiled, eager)]
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)

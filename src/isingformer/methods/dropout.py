@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+from torch import Tensor
 
 from ..topology import Topology
-from .method import FixedRule, Method, Parts, Rate, Rule
+from .method import FixedRule, Method, Parts, Rate, Rule, by_replica
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ class Dropout(Method):
     def rule(self, parts: Parts, *, examples: float, steps: int | None) -> Rule:
         """q = p in BayesFormer's places and 0 elsewhere, fixed."""
         inside = parts.topology.node_layers
+        rates = by_replica(self.p, next(iter(parts.posteriors.values())).drop)
         for mask in parts.node_masks.values():
-            if isinstance(self.p, tuple):  # the same for all nodes, so one column says it
-                mask.drop.copy_(torch.tensor(self.p).view(-1, 1))
+            if isinstance(rates, Tensor):  # [R, 1, 1], for nodes [R, width]
+                mask.drop.copy_(rates.squeeze(-1))
         return FixedRule(parts, {name: self.p if name in inside else 0.0 for name in parts.posteriors})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,9 +70,7 @@ def measure(
 
                 def counted() -> Tensor:
                     outputs = outputs_of()
-                    with torch.no_grad():  # any labels do: it is their number that counts
-                        labels = likelihood.sample(outputs, torch.Generator(outputs.device).manual_seed(0))
-                        mean_nll(outputs, labels)
+                    terms.append(_terms(likelihood, tuple(outputs.shape[replica_axes:])))
                     return outputs
 
                 h = lm_diagonal(counted, leaves, likelihood, replica_axes=replica_axes, examples=1)
@@ -84,6 +83,13 @@ def measure(
                 return mean_nll(outputs, targets.expand(*outputs.shape[:replica_axes], *targets.shape))
 
             return hutchinson_diagonal(loss_of, leaves), terms[0]
+
+
+@functools.lru_cache(maxsize=64)
+def _terms(likelihood: Likelihood, shape: tuple[int, ...]) -> int:
+    """How many terms the likelihood of outputs of this shape has: tried out on zeros, away from any GPU."""
+    outputs = torch.zeros(shape)
+    return likelihood.nll(outputs, likelihood.sample(outputs, torch.Generator().manual_seed(0))).numel()
 
 
 def _uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[object]:
