@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isingformer.cli import build_parser
+from isingformer.study import read_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -87,6 +88,14 @@ def test_the_first_training_is_said_to_take_and_reach_what_it_did():
 
 
 def test_what_the_demo_is_said_to_print_was_printed():
+    found = json.loads((ROOT / "results/study-quick.json").read_text())
+    assert found["printed"][-1] in README.splitlines()
+    assert found["command"] in re.search(r"^demo:.*\n\t(.*)", (ROOT / "Makefile").read_text(), re.M)[1]
+    trainings, seconds = re.match(r"(\d+) of \1 trainings done, (\d+) s", found["printed"][-1]).groups()
+    assert int(trainings) == read_plan("quick").trainings and int(seconds) <= 300
+
+
+def test_what_the_example_is_said_to_print_was_printed():
     (block,) = re.findall(r"```\n(360 test images.*?)```", README, re.DOTALL)
     assert set(block.strip("\n").splitlines()) <= set(json.loads((ROOT / "results/digits.json").read_text())["printed"])
 
@@ -110,7 +119,7 @@ def test_links_lead_somewhere(link):
 
 
 @pytest.mark.slow
-def test_the_demo_runs_and_says_how_sure_it_is():
+def test_the_example_runs_and_says_how_sure_it_is():
     done = subprocess.run(
         [sys.executable, "examples/digits.py", "--epochs", "6"], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
@@ -121,7 +130,7 @@ def test_the_demo_runs_and_says_how_sure_it_is():
 
 
 @pytest.mark.parametrize("wrong", [["--delta", "1.5"], ["--epochs", "none"]])
-def test_the_demo_refuses_wrong_input_in_one_line(wrong):
+def test_the_example_refuses_wrong_input_in_one_line(wrong):
     done = subprocess.run([sys.executable, "examples/digits.py", *wrong], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and done.stderr.strip().splitlines()[-1].startswith("digits.py: error:")

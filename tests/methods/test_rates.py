@@ -32,7 +32,7 @@ def test_their_number_must_be_that_of_the_replicas(replicas):
 
 def test_each_is_checked():
     for name in ("dropconnect", "dropout", "ising"):
-        with pytest.raises(ValueError, match="got 1.5"):
+        with pytest.raises(ValueError, match=r"got 1\.5"):
             named_method(name, (0.1, 1.5))
 
 
