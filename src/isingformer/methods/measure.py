@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,7 +84,6 @@ def measure(
             return hutchinson_diagonal(loss_of, leaves), terms[0]
 
 
-@functools.lru_cache(maxsize=64)
 def _terms(likelihood: Likelihood, shape: tuple[int, ...]) -> int:
     """How many terms the likelihood of outputs of this shape has: tried out on zeros, away from any GPU."""
     outputs = torch.zeros(shape)

@@ -7,7 +7,8 @@ the method afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 
 import torch
 from torch import Tensor
@@ -46,9 +47,16 @@ class Graphs:
         graph.replay()  # recording did nothing on the GPU
         return True
 
-    def on_stream(self) -> torch.cuda.StreamContext:
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
         """Inside, eager runs use the stream of the recordings, which autograd remembers."""
-        return torch.cuda.stream(self.stream)
+        outside = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(outside)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            outside.wait_stream(self.stream)
 
 
 class CapturedStep:
@@ -71,6 +79,15 @@ class CapturedStep:
         if not self.graphs(("step", self.method.measures_next), self.step):
             self.method.replayed(self.x)
 
-    def refresh(self, name: str, work: Callable[[], None]) -> None:
-        """Run what a method does between steps; see `Rule.launch`."""
+    def _launch(self, name: str, work: Callable[[], None]) -> None:
         self.graphs(name, work)
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Inside, steps can be run, and the method's refreshes run as graphs too; afterwards their memory is free."""
+        with self.graphs.on_stream():
+            self.method.rule.launch = self._launch
+            try:
+                yield
+            finally:
+                del self.method.rule.launch

@@ -117,8 +117,7 @@ class Stack:
         with contextlib.ExitStack() as around:
             if self.captured:
                 run = captured = CapturedStep(self._step, self.method, self.batch_x)
-                self.method.rule.launch = captured.refresh
-                around.enter_context(captured.graphs.on_stream())
+                around.enter_context(captured.ready())
             around.enter_context(self._programs(compiled=self.compiled))
             for step in range(self.steps):
                 if step % self.per_epoch == 0:

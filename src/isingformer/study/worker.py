@@ -214,6 +214,10 @@ def free_bytes(device: torch.device) -> int:
         return 4 << 30
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether that is what went wrong, or what went wrong before: a broken recording of a graph hides it."""
+    if error is None:
+        return False
     words = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+    itself = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+    return itself or _is_out_of_memory(error.__context__)
