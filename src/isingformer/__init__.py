@@ -1,6 +1,18 @@
 """isingformer: one posterior over masks for any transformer."""
 
 from ._version import __version__
+from .compress import (
+    CompactViT,
+    CompressionReport,
+    compress,
+    compression_report,
+    count_macs,
+    count_weights,
+    load_compact,
+    recover,
+    save_compact,
+    sparsify,
+)
 from .data import Dataset, Images, load_data
 from .methods import (
     Attached,
@@ -12,6 +24,7 @@ from .methods import (
     WeightPosterior,
     attach,
     attached_to,
+    fit_posterior,
     load,
     sampled,
     save,
@@ -22,6 +35,8 @@ from .train import Diverged, Evaluation, Recipe, Run, train
 
 __all__ = [
     "Attached",
+    "CompactViT",
+    "CompressionReport",
     "Dataset",
     "Diverged",
     "DropConnect",
@@ -40,12 +55,21 @@ __all__ = [
     "attach",
     "attached_to",
     "clip_grad_norm_",
+    "compress",
+    "compression_report",
+    "count_macs",
+    "count_weights",
+    "fit_posterior",
     "fit_temperature",
     "load",
+    "load_compact",
     "load_data",
     "predict",
+    "recover",
     "sampled",
     "save",
+    "save_compact",
+    "sparsify",
     "stack",
     "train",
     "unstack",

@@ -8,6 +8,7 @@ from .ising import Ising
 from .method import Method
 from .named import METHODS, named_method
 from .plain import Plain
+from .posthoc import fit_posterior
 from .storage import load, save
 from .weights import WeightPosterior
 
@@ -22,6 +23,7 @@ __all__ = [
     "WeightPosterior",
     "attach",
     "attached_to",
+    "fit_posterior",
     "load",
     "named_method",
     "sampled",

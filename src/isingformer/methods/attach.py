@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..curvature.likelihood import Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
-from ..nn.masked import drawing, posteriors, put_on, take_off, weight_of
+from ..nn.masked import drawing, posteriors, put_on, rerouted_around, take_off, weight_of
 from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from ..nn.posterior import NodeMask, Posterior, Sampling
-from ..topology import find_topology, maskable_layers
+from ..topology import Topology, find_topology, maskable_layers
 from .attached import Attached, attached_to
 from .method import Method, Parts
 
@@ -28,11 +29,19 @@ def attach(
     likelihood: str | Likelihood = "softmax",
     readers: Mapping[str, Sequence[str]] | None = None,
     seeds: int | Sequence[int] | None = None,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    trainable_only: bool = False,
+    example: Any = None,
 ) -> Attached:
-    """Put a method on every linear layer of a model; the training loop stays yours.
+    """Put a method on the linear layers of a model; the training loop stays yours.
 
     The model keeps its parameters and `state_dict` keys. In training mode every pass is drawn from the posterior; in
     eval mode the model is its expected network.
+
+    Layers are `nn.Linear`, the Conv1D of `transformers`, an `nn.Conv2d` whose kernel is as large as its stride, and the
+    projections of `nn.MultiheadAttention`, whose packed input projection is called ``in_proj``. Who reads whom is known
+    for our `ViT` and plain stacks; any other model is run once, in eval mode, and watched.
 
     Args:
         model: our `ViT` or any module with linear layers.
@@ -41,14 +50,30 @@ def attach(
         steps: how many training steps are planned, for a warm-up given as a share.
         likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your
             own. Used by the extra-pass curvatures and by `predict`.
-        readers: who reads whom, for a model whose structure is not known; see `topology.py`.
+        readers: who reads whom, instead of finding it: the layers that read each layer's nodes.
         seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator; for a
             stacked model, seeds drawn from it.
+        include: names of the layers that carry masks, ``*`` for anything, one pattern or several; None: all of them.
+        exclude: names to leave out of those, likewise.
+        trainable_only: leave out layers whose weight does not require gradients, such as a frozen base.
+        example: inputs to watch the model on, where a guess of what it takes does not fit: a tensor, a tuple of
+            arguments, or a mapping of named ones, examples on the first axis.
 
     Returns:
         The handle with `kl`, `step`, `drop_probability`, `detach` and the rest.
     """
     model = getattr(model, "_orig_mod", model)
+    _check(model, method, examples, steps)
+    kind = find_likelihood(likelihood)
+    topology = find_topology(
+        model, readers, example=example, include=include, exclude=exclude, trainable_only=trainable_only
+    )
+    return attach_as(
+        model, method, topology, examples=examples, steps=steps, likelihood=kind, readers=readers, seeds=seeds
+    )
+
+
+def _check(model: nn.Module, method: Method, examples: float, steps: int | None) -> None:
     if not isinstance(method, Method):
         raise TypeError(f"attach: expected a method such as Ising(delta=0.1), got {type(method).__name__}")
     if not math.isfinite(examples) or examples <= 0:
@@ -58,11 +83,24 @@ def attach(
     if attached_to(model) is not None or posteriors(model):
         raise ValueError(f"attach: this {type(model).__name__} already carries a method; call its detach() first")
     method.check_plan(steps)
-    kind = find_likelihood(likelihood)
-    topology = find_topology(model, readers)
-    layers = maskable_layers(model)
+
+
+def attach_as(
+    model: nn.Module,
+    method: Method,
+    topology: Topology,
+    *,
+    examples: float,
+    steps: int | None,
+    likelihood: Likelihood,
+    readers: Mapping[str, Sequence[str]] | None,
+    seeds: int | Sequence[int] | None,
+) -> Attached:
+    """Put a method on a model whose topology is known; the other arguments are those of `attach`."""
+    every = maskable_layers(model)
+    layers = {name: every[name] for name in topology.layers}
     noise = _noise(next(iter(layers.values())), seeds)
-    parts = Parts(model, layers, {}, {}, topology, kind)
+    parts = Parts(model, layers, {}, {}, topology, likelihood)
     for number, (name, layer) in enumerate(layers.items()):
         weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
@@ -76,7 +114,7 @@ def attach(
     worn: list[nn.Module] = []
     try:
         for name, posterior in parts.posteriors.items():
-            put_on(layers[name], posterior)
+            put_on(layers[name], posterior, rerouted_around(model, name), topology.example_axes.get(name, 0))
             worn.append(layers[name])
         for name, mask in parts.node_masks.items():
             put_on(model.get_submodule(name), mask)

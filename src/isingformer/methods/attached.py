@@ -161,14 +161,8 @@ class Attached:
         self._check_attached("detach()")
         if weights not in ("mean", "expected", "probable"):
             raise ValueError(f"detach: weights must be 'mean', 'expected' or 'probable', got {weights!r}")
-        owners: dict[int, str] = {}
-        for name, layer in self.parts.layers.items():
-            first = owners.setdefault(id(weight_of(layer)), name)
-            if weights != "mean" and first != name:
-                raise ValueError(
-                    f"detach: {first!r} and {name!r} share one weight but not one posterior, so it cannot hold both "
-                    f"their {weights} values; detach with weights='mean'"
-                )
+        if weights != "mean":
+            self._check_not_shared(weights)
         for name, layer in self.parts.layers.items():
             q = self.parts.posteriors[name].drop
             if weights == "expected":
@@ -189,6 +183,22 @@ class Attached:
         delattr(self.model, HANDLE)
         self.attached = False
         return self.model
+
+    def _check_not_shared(self, weights: Weights) -> None:
+        """A weight that others use too cannot be overwritten: theirs would be another value, or the mean."""
+        owners = {
+            parameter.data_ptr(): f"{name}.{own}"
+            for name, module in self.model.named_modules()
+            if not isinstance(module, nn.MultiheadAttention) and module not in self.parts.layers.values()
+            for own, parameter in module.named_parameters(recurse=False)
+        }
+        for name, layer in self.parts.layers.items():
+            first = owners.setdefault(weight_of(layer).data_ptr(), name)
+            if first != name:
+                raise ValueError(
+                    f"detach: {first!r} and {name!r} share one weight but not one posterior, so it cannot hold both "
+                    f"their {weights} values; detach with weights='mean'"
+                )
 
     def _live(self) -> dict[str, Tensor]:
         state = self.rule.tensors()

@@ -21,8 +21,11 @@ from torch import Tensor, nn
 from .._files import make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import Gaussian
+from ..curvature.likelihood import likelihood as find_likelihood
+from ..ising import Reading
 from ..nn.vit import ViT
-from .attach import attach
+from ..topology import Topology, find_topology
+from .attach import attach_as
 from .attached import attached_to
 from .dropconnect import DropConnect
 from .dropout import Dropout
@@ -64,6 +67,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "likelihood": likelihood.name,
         "variance": likelihood.variance if isinstance(likelihood, Gaussian) else None,
         "readers": method.readers,
+        "topology": topology_as_json(method.parts.topology),
         "training": model.training,
         "files": files,
     }
@@ -104,8 +108,10 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     likelihood = Gaussian(index["variance"]) if index["variance"] is not None else index["likelihood"]
     kind = _METHODS[index["method"]["name"]](**index["method"]["settings"])
     _check_fits(path, built, tensors["model"])
-    handle = attach(
-        built, kind, examples=index["examples"], steps=index["steps"], likelihood=likelihood, readers=index["readers"],
+    topology = _topology(built, index)
+    handle = attach_as(
+        built, kind, topology, examples=index["examples"], steps=index["steps"], likelihood=find_likelihood(likelihood),
+        readers=index["readers"],
         seeds=tensors["posterior"]["noise.keys"].tolist() if "noise.keys" in tensors["posterior"] else None,
     )  # fmt: skip
     try:
@@ -115,6 +121,37 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         raise
     built.load_state_dict(tensors["model"])
     return built.train(index["training"])
+
+
+def topology_as_json(topology: Topology) -> dict[str, Any]:
+    """A topology as plain values: a model need not be run again to be loaded."""
+    return {
+        "layers": list(topology.layers),
+        "wiring": {
+            name: [
+                [each.rows.start, each.rows.stop, list(each.readers), each.columns.start, each.columns.stop,
+                 each.head_size]
+                for each in readings
+            ]
+            for name, readings in topology.wiring.items()
+        },
+        "node_layers": list(topology.node_layers),
+        "embeddings": {name: list(parameters) for name, parameters in topology.embeddings.items()},
+        "example_axes": dict(topology.example_axes),
+    }  # fmt: skip
+
+
+def _topology(model: nn.Module, index: Mapping[str, Any]) -> Topology:
+    saved = index.get("topology")
+    if saved is None:  # a folder from before it was kept
+        return find_topology(model, index["readers"])
+    wiring = {
+        name: tuple(Reading(slice(a, b), tuple(readers), slice(c, d), size) for a, b, readers, c, d, size in readings)
+        for name, readings in saved["wiring"].items()
+    }
+    embeddings = {name: tuple(parameters) for name, parameters in saved["embeddings"].items()}
+    layers, nodes = tuple(saved["layers"]), tuple(saved["node_layers"])
+    return Topology(layers, wiring, nodes, embeddings, saved["example_axes"])
 
 
 def saved_tensors(path: Path) -> list[Path]:

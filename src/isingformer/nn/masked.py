@@ -1,4 +1,4 @@
-"""Giving a model's linear layers a posterior, and taking it off again: only the layer's class changes."""
+"""Giving layers a posterior, and taking it off again: only classes change, of the layer and of what is around it."""
 
 from __future__ import annotations
 
@@ -8,64 +8,81 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .layers import Masked, MaskedIdentity, MaskedLinear, MaskedStackedLinear, masked_class, plain_class, weight_of
+from .multihead import DenseTransformerEncoder, MaskedMultiheadAttention, Projection
 from .noise import Noise
 from .posterior import NodeMask, Posterior, Sampling
-from .stacked import StackedLinear
+
+__all__ = [
+    "MaskedLinear",
+    "MaskedStackedLinear",
+    "drawing",
+    "expected_network",
+    "in_eval_mode",
+    "measured_at_expected",
+    "node_masks",
+    "posteriors",
+    "put_on",
+    "rerouted_around",
+    "take_off",
+    "weight_of",
+]
 
 
-class _Masked:
-    """Mixed into a linear layer's class: the layer's product goes through its posterior."""
-
-    posterior: Posterior
-    weight: Any
-    bias: Any
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.posterior(x, self.weight, self.bias)
-
-
-class MaskedLinear(_Masked, nn.Linear):
-    """An `nn.Linear` whose weight is the mean of a posterior."""
-
-
-class MaskedStackedLinear(_Masked, StackedLinear):
-    """A `StackedLinear` whose weight is the mean of a posterior."""
-
-
-class MaskedIdentity(nn.Identity):
-    """An `nn.Identity` that masks the nodes passing through."""
-
-    posterior: NodeMask
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The masked nodes."""
-        return self.posterior(input)
-
-
-_MASKED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: MaskedLinear,
-    StackedLinear: MaskedStackedLinear,
-    nn.Identity: MaskedIdentity,
+_REROUTED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.MultiheadAttention: MaskedMultiheadAttention,
+    nn.TransformerEncoder: DenseTransformerEncoder,
 }
-_PLAIN = {masked: plain for plain, masked in _MASKED.items()}
+"""Modules that compute around the layers inside them, and what they are while one of those is masked."""
+_DIRECT = {masked: plain for plain, masked in _REROUTED.items()}
+_COUNT = "_masked_inside"
 
 
-def maskable(module: nn.Module) -> bool:
-    """Whether the module is a linear layer that can be given a posterior: exactly of a known class."""
-    return type(module) in (nn.Linear, StackedLinear)
+def rerouted_around(model: nn.Module, name: str) -> list[nn.Module]:
+    """The modules around a layer that must change while it is masked, so that its posterior is not passed by."""
+    parts = name.split(".")[:-1]
+    around = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts) + 1)]
+    return [module for module in around if type(module) in _REROUTED or type(module) in _DIRECT]
 
 
-def put_on(module: nn.Module, posterior: Posterior | NodeMask) -> None:
-    """Give a layer its posterior: parameters, buffers and `state_dict` keys stay."""
-    module.__class__ = _MASKED[type(module)]
+def put_on(
+    module: nn.Module, posterior: Posterior | NodeMask, around: Sequence[nn.Module] = (), example_axis: int = 0
+) -> None:
+    """Give a layer its posterior: parameters, buffers and `state_dict` keys stay.
+
+    Args:
+        module: the layer, or an identity for a node mask.
+        posterior: what it gets.
+        around: what `rerouted_around` says.
+        example_axis: which axis of the layer's input counts examples.
+    """
+    if isinstance(module, Projection):
+        module.__dict__["owner"].add_module(module.name, module)
+    else:
+        module.__class__ = masked_class(type(module))
     module.posterior = posterior
+    if example_axis:
+        module.__dict__["example_axis"] = example_axis
+    module.__dict__["around"] = list(around)  # no children of the layer: they are its ancestors
+    for outer in around:
+        outer.__class__ = _REROUTED.get(type(outer), type(outer))
+        outer.__dict__[_COUNT] = outer.__dict__.get(_COUNT, 0) + 1
     posterior.train(module.training)
 
 
 def take_off(module: nn.Module) -> None:
     """Make a masked layer the plain layer it was; its weight is not touched."""
     del module.posterior
-    module.__class__ = _PLAIN[type(module)]
+    module.__dict__.pop("example_axis", None)
+    for outer in module.__dict__.pop("around"):
+        outer.__dict__[_COUNT] -= 1
+        if not outer.__dict__[_COUNT]:
+            del outer.__dict__[_COUNT]
+            outer.__class__ = _DIRECT[type(outer)]
+    if isinstance(module, Projection):
+        delattr(module.__dict__["owner"], module.name)
+    else:
+        module.__class__ = plain_class(type(module))
 
 
 def posteriors(model: nn.Module) -> dict[str, Posterior]:
@@ -73,7 +90,7 @@ def posteriors(model: nn.Module) -> dict[str, Posterior]:
     return {
         name: module.posterior
         for name, module in model.named_modules()
-        if isinstance(module, _Masked) and isinstance(module, nn.Module)
+        if isinstance(module, Masked) and isinstance(module, nn.Module)
     }
 
 
@@ -119,8 +136,11 @@ def expected_network(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     Gradients with respect to the leaves are gradients with respect to w, so that a dropped weight keeps its curvature.
     """
-    owners = {name: module for name, module in model.named_modules() if isinstance(module, _Masked)}
-    leaves = {name: owner.posterior.expected(owner.weight).detach().requires_grad_() for name, owner in owners.items()}
+    owners: dict[str, Any] = {name: module for name, module in model.named_modules() if isinstance(module, Masked)}
+    leaves = {
+        name: owner.posterior.expected(weight_of(owner)).detach().contiguous().requires_grad_()
+        for name, owner in owners.items()
+    }
     with in_eval_mode(model), contextlib.ExitStack() as stack:
         for name, owner in owners.items():
             stack.enter_context(_held([owner.posterior], stand_in=leaves[name], forced=None))
@@ -137,8 +157,3 @@ def measured_at_expected(model: nn.Module) -> Iterator[dict[str, Posterior]]:
             stack.enter_context(_held([part], companion=None, squares="exact"))
             part.measure(True)
         yield parts
-
-
-def weight_of(layer: nn.Module) -> Tensor:
-    """The weight parameter of a linear layer, ``[*R, out, in]``."""
-    return layer.get_parameter("weight")

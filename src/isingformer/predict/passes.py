@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,8 @@ def predict(
 
     Args:
         model: an attached model.
-        x: inputs ``[N, ...]``, as the model takes them.
+        x: inputs ``[N, ...]``, as the model takes them; or a mapping of named ones, such as a tokeniser returns, all
+            with their N examples first.
         samples: T.
         weight_draws: draw that many weights under each of T / weight_draws masks, so that `epistemic` can be split into
             `architecture` and `weights`; must divide T.
@@ -59,29 +60,51 @@ def predict(
         )
     if samples < 1 or weight_draws < 1 or samples % weight_draws:
         raise ValueError(f"predict: samples={samples} must be a positive multiple of weight_draws={weight_draws}")
-    if not isinstance(x, Tensor) or x.dim() == 0 or len(x) == 0:
-        raise ValueError(f"predict: x must be a tensor with at least one input, got {described(x)}")
+    parts = _tensors(x)
+    if not parts or any(part.dim() == 0 or len(part) != len(parts[0]) or not len(part) for part in parts):
+        raise ValueError(
+            f"predict: x must be a tensor with at least one input, got {described(x)}; a mapping of such tensors, of "
+            "one length, will do too"
+        )
     noise = _streams(method, generator, seeds)
     drawn = _stochastic(model)  # else one pass is all of them
-    axis = _batch_axis(method, x)
+    axis = _batch_axis(method, parts[0])
     with in_eval_mode(model), drawing(model, sampling, noise):
         if batch_size is None:
-            batch_size = max(1, memory // max(1, activation_bytes(model, x.narrow(axis, 0, 1))))
-        chunks = x.split(batch_size, dim=axis)
+            batch_size = max(1, memory // max(1, activation_bytes(model, _split(x, 1, axis)[0])))
+        chunks = _split(x, batch_size, axis)
         passes: list[Tensor] = []
         for t in range(samples):
             if passes and not drawn:
                 passes.append(passes[0])
                 continue
             noise.set(masks=t // weight_draws, weights=t)
-            passes.append(torch.cat([model_outputs(model(chunk)) for chunk in chunks], dim=_replica_axes(method)))
+            passes.append(torch.cat([model_outputs(_run(model, chunk)) for chunk in chunks], dim=_replica_axes(method)))
     outputs = torch.stack(passes)
     _check_passes_differ(outputs, model, sampling)
     kind = method.parts.likelihood
     return Prediction(kind.probabilities(outputs), weight_draws, per_label=kind.name == "multilabel")
 
 
-def activation_bytes(model: nn.Module, one: Tensor) -> int:
+def _tensors(x: Any) -> list[Tensor]:
+    """The tensors of the inputs; none where they are nothing of that kind."""
+    parts = list(x.values()) if isinstance(x, Mapping) else [x]
+    return parts if all(isinstance(part, Tensor) for part in parts) else []
+
+
+def _split(x: Any, size: int, axis: int) -> list[Any]:
+    """The inputs in chunks of so many examples."""
+    if isinstance(x, Tensor):
+        return list(x.split(size, dim=axis))
+    pieces = [part.split(size, dim=axis) for part in x.values()]
+    return [dict(zip(x, chunk, strict=True)) for chunk in zip(*pieces, strict=True)]
+
+
+def _run(model: nn.Module, inputs: Any) -> Any:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def activation_bytes(model: nn.Module, one: Any) -> int:
     """An upper bound for what one input's activations take: the outputs of all layers, as if all were kept at once."""
     total = 0
 
@@ -92,7 +115,7 @@ def activation_bytes(model: nn.Module, one: Tensor) -> int:
 
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     try:
-        model(one)
+        _run(model, one)
     finally:
         for hook in hooks:
             hook.remove()

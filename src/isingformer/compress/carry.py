@@ -1,0 +1,127 @@
+"""The posterior of a network, carried over to what remains of it.
+
+Of every weight that stays, q and the running mean of h stay as they were, of every row the prior field, and of every
+layer s, though its fan-in is smaller now. The divergence's slab and spike follow the new fan-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..curvature.likelihood import Likelihood
+from ..ising import Reading
+from ..methods import Attached, Method
+from ..methods.ising_rule import IsingRule
+from ..methods.method import Parts
+from ..nn.masked import put_on, weight_of
+from ..nn.noise import KeyedNoise, Noise
+from ..nn.posterior import NodeMask, Posterior
+from ..topology import Topology
+from .compact import CompactViT
+from .selection import Selection
+from .shape import RESIDUAL, Shape
+
+
+def compact_topology(shape: Shape) -> Topology:
+    """Who reads whom in a `CompactViT`: as in a `ViT`, but query and key rows get no neighbours' term.
+
+    Theirs is the mean of their head's value rows, which needs as many of one as of the other. A layer that writes to
+    the residual stream is read by the next one that is not a constant.
+    """
+    names = list(shape.wiring())
+    wiring: dict[str, tuple[Reading, ...]] = {}
+    for place, (name, (rows, _)) in enumerate(shape.wiring().items()):
+        total = shape.layers()[name][0]
+        if name == "head":
+            wiring[name] = ()
+        elif name.endswith("qkv"):
+            values = shape.nodes()[rows[-1]]
+            reader = name.removesuffix("qkv") + "proj"
+            wiring[name] = (Reading(slice(total - values, total), (reader,), slice(0, values)),)
+        else:
+            wiring[name] = (Reading(slice(0, total), (names[place + 1],), slice(0, total)),)
+    inside = tuple(name for name in names if name.startswith("blocks."))
+    embeddings = {"embedded": ("embed.weight", "embed.bias", "class_token", "position")}
+    return Topology(tuple(names), wiring, inside, embeddings)
+
+
+def put_method_on(
+    compact: CompactViT,
+    method: Method,
+    *,
+    examples: float,
+    steps: int | None,
+    likelihood: Likelihood,
+    noise: Noise,
+    noise_sd: Mapping[str, float],
+) -> Attached:
+    """What `attach` does, for a network whose topology and noise are known.
+
+    Args:
+        compact: without a method.
+        method: the settings.
+        examples: N.
+        steps: how many training steps were planned.
+        likelihood: what the outputs mean.
+        noise: the source of randomness.
+        noise_sd: s of every layer.
+    """
+    topology = compact_topology(compact.shape)
+    layers = {name: compact.get_submodule(name) for name in topology.layers}
+    parts = Parts(compact, layers, {}, {}, topology, likelihood)
+    for number, (name, layer) in enumerate(layers.items()):
+        parts.posteriors[name] = Posterior(
+            weight_of(layer), noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
+            tied=method.node_dropout(name, topology),
+        )  # fmt: skip
+        put_on(layer, parts.posteriors[name])
+    rate = method.embedding_drop()
+    if rate is not None:
+        q = torch.full_like(parts.posteriors["embed"].drop[:, 0], rate)
+        parts.node_masks["embedded"] = NodeMask(q, sampling=method.sampling, noise=noise, layer=len(layers))
+        put_on(compact.embedded, parts.node_masks["embedded"])
+    return Attached(parts, method, examples=examples, steps=steps, noise=noise)
+
+
+def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attached:
+    """Put the method of a network onto what remains of it, with all it has learnt.
+
+    Args:
+        handle: of the network before.
+        compact: the selected nodes, with m as its weights.
+        selection: which nodes these are.
+    """
+    old = handle.parts.posteriors
+    noise = KeyedNoise(handle.noise.keys) if isinstance(handle.noise, KeyedNoise) else handle.noise
+    fresh = put_method_on(
+        compact, handle.method, examples=handle.examples, steps=handle.planned_steps,
+        likelihood=handle.parts.likelihood, noise=noise, noise_sd={name: part.noise_sd for name, part in old.items()},
+    )  # fmt: skip
+    for name, part in fresh.parts.posteriors.items():
+        rows, columns = selection.rows(name), selection.columns(name)
+        part.drop.copy_(_taken(old[name].drop, rows, columns))
+        part.prior.copy_(_taken(old[name].prior, rows, torch.ones(1, dtype=torch.bool)))
+    for name, mask in fresh.parts.node_masks.items():
+        kept = selection.keep[RESIDUAL].to(mask.drop.device)
+        mask.drop.copy_(handle.parts.node_masks[name].drop[kept])
+    if isinstance(handle.rule, IsingRule) and isinstance(fresh.rule, IsingRule):
+        _carry_curvature(handle.rule, fresh.rule, selection)
+    fresh.steps = handle.steps
+    fresh.rule.resume(fresh.steps)
+    return fresh
+
+
+def _carry_curvature(old: IsingRule, new: IsingRule, selection: Selection) -> None:
+    """The running mean of h; what was measured since its last fold is left behind."""
+    new.average.follow(next(iter(new.parts.posteriors.values())).drop)
+    for name in new.parts.posteriors:
+        h = old.average.layer(old.average.average, name)
+        new.average.layer(new.average.average, name).copy_(_taken(h, selection.rows(name), selection.columns(name)))
+        new.average.weight[new.average.numbers[name]] = old.average.weight[old.average.numbers[name]]
+
+
+def _taken(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]

@@ -1,0 +1,163 @@
+"""Short fine-tuning after removal, on labels or on what the full posterior predicts.
+
+    loss = (1 - a) mean NLL(labels) + a mean cross-entropy(teacher's predictive distribution, network)   + kl()
+
+a = `distil` where there is a teacher, else 0; kl() where the network kept its method.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..curvature.likelihood import Likelihood
+from ..curvature.likelihood import likelihood as find_likelihood
+from ..data import Images
+from ..methods import Attached, attached_to
+from ..predict import predict
+from ..train.batches import Batches, derived_seed
+from ..train.loop import Diverged, adamw
+from ..train.recipe import schedule
+from .compact import CompactViT
+from .shape import shape_of
+
+WARM_UP, CLIP = 0.1, 1.0
+
+
+def recover(
+    model: CompactViT,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+    teacher: nn.Module | None = None,
+    distil: float = 0.5,
+    samples: int = 20,
+    lr: float = 5e-4,
+    weight_decay: float = 0.05,
+    batch: int = 128,
+    likelihood: str = "softmax",
+    seed: int = 0,
+) -> CompactViT:
+    """Fine-tune a compact network in place, by AdamW with a rise and a cosine of the learning rate.
+
+    A network that kept its method goes on being trained with it: passes are drawn, kl() is in the loss, q goes on being
+    swept. torch's default generators are used and left as they were.
+
+    Args:
+        model: what `compress` gave.
+        images: ``[N, C, H, W]`` as the network reads them: standardised.
+        labels: ``[N]``.
+        epochs: passes over the images; give these or `steps`.
+        steps: batches.
+        teacher: a model with its method, whose predictive distribution is learnt too; usually the one before removal.
+        distil: weight of the teacher against the labels, in [0, 1].
+        samples: passes of the teacher over all images, made once, before the first step.
+        lr: the peak learning rate.
+        weight_decay: on the matrices of the linear layers alone.
+        batch: images a step.
+        likelihood: what the outputs mean, where the network has no method to say it.
+        seed: of the batches' order, of the drawn networks and of the teacher's.
+
+    Returns:
+        The network, in eval mode.
+
+    Raises:
+        Diverged: the loss turned NaN or infinite.
+    """
+    _check(model, images, labels, teacher, distil)
+    handle = attached_to(model)
+    kind = find_likelihood(likelihood) if handle is None else handle.parts.likelihood
+    like = model.get_parameter("head.weight")
+    images = images.to(like)
+    soft = None if teacher is None else _predicted(teacher, kind, images, samples, seed)
+    none, one = torch.zeros(images.shape[1]), torch.ones(images.shape[1])  # they are standardised already
+    batches = Batches(
+        Images(images.cpu(), labels.cpu()), batch=min(batch, len(labels)), mean=none, sd=one, augment=(), seed=seed,
+        device=like.device,
+    )  # fmt: skip
+    total = _steps(epochs, steps, batches.per_epoch)
+    optimizer = adamw(*_groups(model), lr, weight_decay)
+    with torch.random.fork_rng([like.device] if like.device.type == "cuda" else []):
+        for step in range(total):
+            torch.manual_seed(derived_seed(seed, "noise", step))
+            for group in optimizer.param_groups:
+                group["lr"] = lr * schedule(step, steps=total, warmup=WARM_UP)
+            model.train()
+            x, y = batches(step)
+            outputs = model(x.to(like.dtype))
+            loss = kind.nll(outputs, y).mean()
+            if soft is not None:
+                rows = batches.rows(step).to(like.device)
+                loss = (1 - distil) * loss + distil * _cross_entropy(kind, outputs, soft[rows])
+            _one_step(loss, optimizer, model, handle, y, step)
+    return model.eval()
+
+
+def _one_step(
+    loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module, handle: Attached | None, y: Tensor, step: int
+) -> None:
+    if not bool(loss.isfinite()):
+        raise Diverged(f"recover: the loss turned NaN or infinite at step {step + 1}; try a lower learning rate")
+    (loss if handle is None else loss + handle.kl()).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad()
+    if handle is not None:
+        handle.step(targets=y)
+
+
+def _check(model: nn.Module, images: Tensor, labels: Tensor, teacher: nn.Module | None, distil: float) -> None:
+    if not isinstance(model, CompactViT):
+        raise ValueError(f"recover: expected a CompactViT from compress, got {type(model).__name__}")
+    shape = shape_of(model)
+    size = [shape.channels, shape.image_size, shape.image_size]
+    if images.dim() != 4 or list(images.shape[1:]) != size or labels.shape != images.shape[:1] or not len(labels):
+        wanted = f"[N, {', '.join(map(str, size))}] and [N]"
+        raise ValueError(
+            f"recover: images have shape {list(images.shape)} and labels {list(labels.shape)}; expected {wanted}"
+        )
+    if teacher is not None and attached_to(teacher) is None:
+        raise ValueError(
+            f"recover: the teacher, a {type(teacher).__name__}, carries no method, so it has no posterior predictive; "
+            "give the model that was compressed"
+        )
+    if not 0 <= distil <= 1:
+        raise ValueError(f"recover: distil must be in [0, 1], got {distil}")
+
+
+def _steps(epochs: int | None, steps: int | None, per_epoch: int) -> int:
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"recover: give epochs or steps, one of them, got epochs={epochs} and steps={steps}")
+    asked = epochs if steps is None else steps
+    if not isinstance(asked, int) or asked < 1:
+        raise ValueError(f"recover: epochs and steps are whole numbers from 1 on, got {asked!r}")
+    return asked * (per_epoch if steps is None else 1)
+
+
+def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The matrices of the linear layers, and the other parameters."""
+    matrices = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)}
+    parameters = list(model.parameters())
+    return [p for p in parameters if id(p) in matrices], [p for p in parameters if id(p) not in matrices]
+
+
+def _predicted(teacher: nn.Module, kind: Likelihood, images: Tensor, samples: int, seed: int) -> Tensor:
+    """The teacher's predictive distribution for every image, ``[N, classes]``."""
+    own = attached_to(teacher)
+    assert own is not None  # checked
+    if {kind.name, own.parts.likelihood.name} - {"softmax"} and {kind.name, own.parts.likelihood.name} - {"binary"}:
+        raise ValueError(
+            f"recover: distilling needs classes on both sides, got likelihood {kind.name!r} and a teacher with "
+            f"{own.parts.likelihood.name!r}; train on labels alone"
+        )
+    return predict(teacher, images, samples=samples, generator=torch.Generator().manual_seed(seed)).probs
+
+
+def _cross_entropy(kind: Likelihood, outputs: Tensor, probs: Tensor) -> Tensor:
+    """- mean over images of sum over classes of p log p', p the teacher's and p' the network's."""
+    if kind.name == "binary":
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=-1)  # log odds of class 1
+    return -(probs.to(outputs.dtype) * F.log_softmax(outputs, -1)).sum(-1).mean()

@@ -1,0 +1,123 @@
+"""Saving and loading compact networks: safetensors and JSON, never pickle.
+
+A folder holds ``compact.json`` (the widths, and the method where there is one) and one file of tensors, under a name of
+its own at every save. The JSON is replaced last, by a rename: whenever the process dies, the folder is the old network
+or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._files import make_folder, read_tensors, write_json, write_tensors
+from .._version import __version__
+from ..curvature.likelihood import Gaussian, likelihood
+from ..methods import Attached, attached_to, named_method
+from ..nn.noise import KeyedNoise, Noise, TorchNoise
+from .carry import put_method_on
+from .compact import CompactViT, empty_compact
+from .shape import Shape
+
+INDEX = "compact.json"
+FORMAT = 1
+
+
+def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write a `CompactViT`, with its posterior where it kept one; an earlier save there is replaced whole.
+
+    Args:
+        model: what `compress` gave.
+        folder: created where it does not exist; other files in it are left alone.
+    """
+    if not isinstance(model, CompactViT):
+        raise ValueError(f"save_compact: expected a CompactViT, got {type(model).__name__}; save others with save")
+    path, handle = make_folder(Path(folder)), attached_to(model)
+    file = path / f"compact-{secrets.token_hex(4)}.safetensors"
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if handle is not None:
+        tensors |= {f"method.{name}": tensor for name, tensor in handle.state_dict().items()}
+    index = {
+        "format": FORMAT,
+        "isingformer": __version__,
+        "torch": torch.__version__,
+        "config": model.config,
+        "method": None if handle is None else _described(handle),
+        "training": model.training,
+        "file": file.name,
+    }
+    try:
+        write_tensors(file, tensors)
+        write_json(path / INDEX, index)
+    except BaseException:
+        if file.name not in _text_of(path / INDEX):  # the new index may be in place already
+            file.unlink(missing_ok=True)
+        raise
+    for old in path.glob("*.safetensors"):
+        if re.fullmatch(r"compact-[0-9a-f]{8}\.safetensors", old.name) and old != file:
+            old.unlink(missing_ok=True)
+
+
+def load_compact(folder: str | os.PathLike[str]) -> CompactViT:
+    """Read a saved `CompactViT`, with its method attached where it had one, in the mode it had."""
+    path = Path(folder)
+    index = _read_index(path)
+    tensors = read_tensors(path / index["file"])[0]
+    own = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    compact = empty_compact(Shape.from_config(index["config"]), own["head.weight"])
+    compact.load_state_dict(own)
+    if index["method"] is not None:
+        state = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
+        _put_back(compact, index["method"], state)
+    return compact.train(index["training"])
+
+
+def _described(handle: Attached) -> dict[str, Any]:
+    kind = handle.parts.likelihood
+    return {
+        "name": handle.method.name,
+        "settings": handle.method.settings(),
+        "examples": handle.examples,
+        "steps": handle.planned_steps,
+        "likelihood": kind.name,
+        "variance": kind.variance if isinstance(kind, Gaussian) else None,
+        "noise_sd": {name: part.noise_sd for name, part in handle.parts.posteriors.items()},
+    }
+
+
+def _put_back(compact: CompactViT, about: dict[str, Any], state: dict[str, Tensor]) -> None:
+    noise: Noise = KeyedNoise(state["noise.keys"]) if "noise.keys" in state else TorchNoise()
+    handle = put_method_on(
+        compact, named_method(about["name"], settings=about["settings"]), examples=about["examples"],
+        steps=about["steps"], noise=noise, noise_sd=about["noise_sd"],
+        likelihood=likelihood(about["likelihood"]) if about["variance"] is None else Gaussian(about["variance"]),
+    )  # fmt: skip
+    handle.load_state_dict(state)
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    file = path / INDEX
+    if not file.is_file():
+        raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); save one there")
+    try:
+        index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found = index["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"load_compact: {file} is damaged ({error}); save the network again") from None
+    if found != FORMAT:
+        raise ValueError(
+            f"load_compact: {file} has format {found}, this version reads {FORMAT}; use isingformer "
+            f"{index.get('isingformer')}"
+        )
+    return index

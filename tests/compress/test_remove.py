@@ -1,0 +1,28 @@
+"""Removing nodes for good gives what masking them gives."""
+
+import pytest
+
+from isingformer.compress.remove import remove
+from isingformer.compress.shape import shape_of
+
+ALL = ("mlp", "qk", "value", "residual")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pool", ["class", "mean"])
+@pytest.mark.parametrize(
+    "kinds", [("mlp",), ("qk",), ("value",), ("mlp", "qk", "value"), ("residual",), ALL], ids="+".join
+)
+def test_it_equals_the_masked_model(tiny, batch, attached, random_selection, masked_copy, kinds, pool, seed):
+    model = attached(tiny(seed=seed, pool=pool), seed=seed)
+    selection = random_selection(shape_of(model), kinds, seed=seed)
+    x, _ = batch(seed=seed)
+    compact = remove(model, selection)
+    reference = masked_copy(model, selection)
+    assert (reference(x) - model(x)).abs().max() > 1e-3  # the masks do something
+    assert (compact(x) - reference(x)).abs().max() < 1e-10
+    assert compact.shape.weights() == sum(p.numel() for n, p in compact.named_parameters() if _matrix(n))
+
+
+def _matrix(name):
+    return name.endswith("weight") and "norm" not in name

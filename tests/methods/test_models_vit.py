@@ -1,0 +1,112 @@
+"""The ViT classifier of transformers: a convolution for patches, separate query, key and value layers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import isingformer as isf
+from families import check_curvature, check_life, train
+from isingformer.methods.measure import model_outputs
+
+transformers = pytest.importorskip("transformers")
+
+PATCHES = "vit.embeddings.patch_embeddings.projection"
+
+
+def build(attention="sdpa", depth=2, **changes):
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=24, image_size=8,
+        patch_size=4, num_channels=1, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        attn_implementation=attention, initializer_range=0.3, **changes,
+    )  # fmt: skip
+    return transformers.ViTForImageClassification(config)
+
+
+def batch(n=5, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(n, 1, 8, 8, dtype=dtype, generator=generator)
+    return images, torch.randint(3, (n,), generator=generator)
+
+
+def matrices(name, gradients):
+    return gradients[f"{name}.weight"].flatten(1)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_life(tmp_path, attention):
+    check_life(lambda: build(attention), *batch(), tmp_path)
+
+
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_curvature(sampling):
+    check_curvature(build, *batch(dtype=torch.float64), matrices, sampling)
+
+
+def test_without_biases(tmp_path):
+    check_life(lambda: build(qkv_bias=False), *batch(), tmp_path)
+
+
+def readers(topology):
+    return {name: [(each.readers, each.head_size) for each in found] for name, found in topology.wiring.items()}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_who_reads_whom(attention):
+    handle = isf.attach(build(attention), isf.Ising(), examples=10)
+    found = readers(handle.parts.topology)
+    names = list(found)
+    attentions = [[name for name in names if f"layers.{i}.attention" in name] for i in range(2)]
+    (fc1, fc2), (last1, last2) = ([name for name in names if f"layers.{i}.mlp" in name] for i in range(2))
+    inputs = [tuple(own[:3]) for own in attentions]
+    assert found[PATCHES] == [(inputs[0], None)]
+    for (query, key, value, out), after in zip(attentions, (fc1, last1), strict=True):
+        assert found[query] == found[key] == [((out,), 8)] and found[value] == [((out,), None)]
+        assert found[out] == [((after,), None)]
+    assert found[fc1] == [((fc2,), None)] and found[fc2] == [(inputs[1], None)]
+    assert found[last1] == [((last2,), None)] and found[last2] == [(("classifier",), None)]
+    assert found["classifier"] == []
+
+
+def test_a_detached_model_goes_through_its_own_library(tmp_path):
+    model, (x, y) = build(), batch()
+    handle = isf.attach(model, isf.Ising(warmup=0, refresh=2), examples=10)
+    train(model, handle, x, y)
+    model.save_pretrained(tmp_path / "attached")
+    handle.detach("expected").eval()
+    model.save_pretrained(tmp_path / "detached")
+    loaded = transformers.ViTForImageClassification.from_pretrained(tmp_path / "detached").eval()
+    assert torch.equal(loaded(x).logits, model(x).logits)
+    means = transformers.ViTForImageClassification.from_pretrained(tmp_path / "attached")
+    assert means.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
+def test_gradient_checkpointing_sees_the_same_masks(reentrant):
+    results = []
+    for checkpointed in (False, True):
+        model, (x, y) = build().train(), batch()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        handle = isf.attach(model, isf.Ising(delta=0.3, warmup=0, refresh=2, sampling="mask"), examples=10)
+        torch.manual_seed(3)
+        for _ in range(2):
+            model.zero_grad()
+            (F.cross_entropy(model(x).logits, y) + handle.kl()).backward()
+            handle.step()
+        results.append({**handle.curvature(), **{name: p.grad for name, p in model.named_parameters()}})
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+def test_compiled():
+    torch._dynamo.reset()
+    model, (x, y) = build(depth=1).train(), batch()
+    handle = isf.attach(model, isf.Ising(delta=0.3, warmup=0, refresh=2), examples=10)
+    compiled = torch.compile(model, backend="aot_eager")
+    train(model, handle, x, y, steps=2, forward=compiled)
+    assert all(h.max() > 0 for h in handle.curvature().values())
+    assert not torch.equal(compiled(x).logits, compiled(x).logits)
+    model.eval()
+    torch.testing.assert_close(model_outputs(compiled(x)), model_outputs(model(x)))
+    torch._dynamo.reset()
