@@ -14,6 +14,7 @@ from .compress import (
     sparsify,
 )
 from .data import Dataset, Images, load_data
+from .explain import Architecture, Explanation, Recorder, architecture, bottlenecks, explain
 from .methods import (
     Attached,
     DropConnect,
@@ -34,6 +35,7 @@ from .predict import Prediction, fit_temperature, predict
 from .train import Diverged, Evaluation, Recipe, Run, train
 
 __all__ = [
+    "Architecture",
     "Attached",
     "CompactViT",
     "CompressionReport",
@@ -42,23 +44,28 @@ __all__ = [
     "DropConnect",
     "Dropout",
     "Evaluation",
+    "Explanation",
     "Images",
     "Ising",
     "Method",
     "Plain",
     "Prediction",
     "Recipe",
+    "Recorder",
     "Run",
     "ViT",
     "WeightPosterior",
     "__version__",
+    "architecture",
     "attach",
     "attached_to",
+    "bottlenecks",
     "clip_grad_norm_",
     "compress",
     "compression_report",
     "count_macs",
     "count_weights",
+    "explain",
     "fit_posterior",
     "fit_temperature",
     "load",

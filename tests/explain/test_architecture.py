@@ -1,0 +1,97 @@
+import math
+
+import pytest
+import torch
+
+import isingformer as isf
+from isingformer.explain import anatomy, architecture
+from isingformer.explain.architecture import head_keep, mask_entropy, pixel_keep, surely_not_zero, unit_keep
+
+
+@pytest.fixture
+def attached(tiny):
+    model = tiny()
+    isf.attach(model, isf.DropConnect(p=0.5), examples=10)
+    return model
+
+
+def drops(model):
+    return {name: torch.zeros_like(layer.weight) for name, layer in model.named_modules()
+            if isinstance(layer, torch.nn.Linear)}  # fmt: skip
+
+
+def test_keep_of_heads_by_hand(tiny):
+    model = tiny()
+    drop = drops(model)
+    drop["blocks.0.attn.qkv"][4:8] = 1.0  # the queries of the second head: 4 of its 16 rows and columns
+    drop["blocks.1.attn.proj"][:, :4] = 0.5  # the way out of the first
+    found = head_keep(anatomy(model), drop)
+    assert found.tolist() == [[1.0, 0.75], [1 - 0.5 / 4, 1.0]]
+
+
+def test_keep_of_units_and_pixels_by_hand(tiny):
+    model = tiny()
+    drop = drops(model)
+    drop["blocks.1.mlp.fc1"][2] = 1.0
+    drop["blocks.0.mlp.fc2"][:4, 5] = 1.0  # half of what leaves a unit
+    drop["embed"][:2, 3] = 1.0  # two of the eight weights that read a patch's last pixel
+    units, pixels = unit_keep(anatomy(model), drop), pixel_keep(anatomy(model), drop)
+    assert units.shape == (2, 12) and units[1, 2] == 0.5 and units[0, 5] == 0.75 and units.sum() == 24 - 0.75
+    assert pixels.tolist() == [[[1.0, 1.0], [1.0, 0.75]]]
+
+
+def test_entropy_by_hand():
+    assert mask_entropy(torch.tensor([0.0, 0.5, 1.0])).tolist() == pytest.approx([0, math.log(2), 0])
+    assert mask_entropy(torch.tensor(0.2)).item() == pytest.approx(-0.2 * math.log(0.2) - 0.8 * math.log(0.8))
+
+
+def test_the_whole_of_a_model(attached):
+    attached.head.posterior.drop.fill_(0.0)
+    found = architecture(attached, samples=7, generator=torch.Generator().manual_seed(0))
+    weights = found.full.weights
+    head = found.layers[-1]
+    assert [layer.name for layer in found.layers] == list(anatomy(attached).layers)
+    assert (head.name, head.weights, head.keep, head.entropy, head.probable) == ("head", 24, 1.0, 0.0, 1.0)
+    assert found.layers[0].surely == 0.0  # a spike at 0 with a mass of 1/2
+    assert (found.layers[0].keep, found.layers[0].probable) == (0.5, 0.0)
+    assert found.masks == weights and found.entropy == pytest.approx((weights - 24) * math.log(2))
+    assert found.probable.weights == 24 and found.probable.heads == 0  # at exactly 1/2 a weight is not kept
+    assert len(found.drawn.weights.samples) == 7
+    assert found.image_of_pixels().shape == (1, 4, 4)
+
+
+def test_node_dropout_has_one_mask_a_node(tiny):
+    model = tiny()
+    isf.attach(model, isf.Dropout(p=0.5), examples=10)
+    found = architecture(model, samples=2)
+    nodes = 2 * (8 + 8 + 8 + 12)  # inputs of qkv, proj, fc1, fc2 in both blocks; embedding and head are not masked
+    assert found.entropy == pytest.approx(nodes * math.log(2))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1], ids=["point", "noise"])
+def test_sure_weights_are_those_whose_interval_leaves_out_zero(noise):
+    location = torch.tensor([[-1.0, 1.0, 0.15, -0.15, 0.17], [2.0, -2.0, 0.0, 0.3, -0.3]]).double()
+    drop = torch.tensor([[0.0, 0.04, 0.0, 0.0, 0.0], [0.06, 0.04, 0.0, 0.5, 0.06]]).double()
+    weights = isf.WeightPosterior(location, drop, noise)
+    low, high = weights.interval(0.9)
+    found = surely_not_zero(weights, 0.9)
+    # Bisection ends within 1e-12 of an atom at 0, on either side of it.
+    assert torch.equal(found, (low > 1e-9) | (high < -1e-9))
+    assert found.any() and not found.all()
+
+
+def test_tables_print(attached):
+    found = architecture(attached, samples=5)
+    text = str(found.layer_table())
+    assert "blocks.1.attn.proj" in text and "0.693" in text
+    assert [row[0] for row in found.head_table().rows] == ["1", "2"]
+    counts = found.count_table(0.8)
+    assert counts.header == ("what", "in all", "most probable", "drawn, mean", "10%", "90%")
+    low, high = found.drawn.macs.interval(0.8)
+    assert counts.rows[2] == ("multiply-adds", found.full.macs, found.probable.macs, float(found.drawn.macs.mean),
+                              float(low), float(high))  # fmt: skip
+
+
+def test_a_model_without_a_method_is_refused(tiny):
+    with pytest.raises(ValueError, match="carries no method"):
+        architecture(tiny())

@@ -1,0 +1,65 @@
+import itertools
+
+import pytest
+import torch
+
+import isingformer as isf
+from isingformer.explain import History, Recorder
+from isingformer.explain.history import small_picture
+
+
+@pytest.fixture
+def method(tiny):
+    return isf.attach(tiny(), isf.DropConnect(p=0.25), examples=10)
+
+
+def moved(recorder, method, steps):
+    for step in range(steps):
+        method.steps = step + 1
+        method.parts.posteriors["head"].drop.fill_(step / 100)
+        recorder()
+    return recorder.history
+
+
+def test_every_so_many_steps_a_frame(method):
+    found = moved(Recorder(method, every=3), method, 8)
+    assert found.steps.tolist() == [1, 4, 7] and len(found) == 3
+    assert found.layers[-1] == "head" and found.mean[:, -1].tolist() == pytest.approx([0.0, 0.03, 0.06])
+    assert found.mean[:, 0].tolist() == [0.25] * 3
+
+
+@pytest.mark.parametrize("most", [4, 5])
+def test_too_many_frames_are_thinned_out(method, most):
+    found = moved(Recorder(method, every=1, most=most), method, 40)
+    steps = found.steps.tolist()
+    assert len(steps) <= most and steps[0] == 1
+    gaps = {b - a for a, b in itertools.pairwise(steps)}
+    assert len(gaps) == 1 and gaps.pop() in (8, 16)  # even, and still the whole of the training
+    assert steps[-1] >= 40 - 16
+
+
+def test_small_pictures_are_means_of_cells():
+    q = torch.zeros(4, 2)
+    q[:2] = 1.0
+    q[2, 0] = 0.5
+    assert small_picture(q, 2).tolist() == [[255, 255], [64, 0]]  # 0.25 of 255 is 63.75
+    assert small_picture(torch.full((3, 5), 0.2)).shape == (3, 5)
+
+
+def test_it_is_stored_and_read(method, tmp_path):
+    found = moved(Recorder(method), method, 25)
+    found.save(tmp_path / "history.safetensors")
+    same = History.load(tmp_path / "history.safetensors")
+    assert same.layers == found.layers and torch.equal(same.steps, found.steps) and torch.equal(same.mean, found.mean)
+    assert all(torch.equal(same.pictures[name], picture) for name, picture in found.pictures.items())
+
+
+def test_bad_requests_are_refused(method, tmp_path):
+    with pytest.raises(ValueError, match="every must be 1 or more"):
+        Recorder(method, every=0)
+    with pytest.raises(ValueError, match="nothing is recorded yet"):
+        _ = Recorder(method).history
+    isf.save(method.model, tmp_path)
+    (file, *_) = tmp_path.glob("model-*.safetensors")
+    with pytest.raises(ValueError, match="no history of q"):
+        History.load(file)
