@@ -156,7 +156,7 @@ class Run:
                 the training images were resized.
         """
         if not isinstance(images, Tensor):
-            images = self._read([images] if isinstance(images, str | os.PathLike) else images, resize=resize)
+            images = self.read_images([images] if isinstance(images, str | os.PathLike) else images, resize=resize)
         if not len(images):
             raise ValueError("predict: there are no images; give at least one")
         parts = []
@@ -167,7 +167,8 @@ class Run:
                 parts.append(predict(self.model, self.inputs(chunk), samples=samples, generator=generator).samples)
         return Prediction(torch.cat(parts, dim=1))
 
-    def _read(self, files: Sequence[str | os.PathLike[str]], *, resize: bool) -> Tensor:
+    def read_images(self, files: Sequence[str | os.PathLike[str]], *, resize: bool = False) -> Tensor:
+        """Image files as pixels ``[N, C, H, W]`` like those of the training data; `predict` says what `resize` does."""
         about = self.about["data"]
         if about["pixels"] != "uint8":
             raise ValueError(

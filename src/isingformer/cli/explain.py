@@ -1,0 +1,107 @@
+"""Show what a prediction hangs on: attention, relevance and the network, each with its uncertainty, on one page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data import find_images
+from ..explain import Bottlenecks, Explanation, bottlenecks, explain
+from ..methods import Ising
+from ..train import Run, find_device
+from .common import count, print_json, seed
+
+USAGE = "RUN IMAGE [IMAGE ...] --out FOLDER [options]"
+EXAMPLES = """examples:
+  isingformer explain runs/a image.png --out page/
+  isingformer explain runs/a images/ --out page/ --target 7 --samples 100
+"""
+MOST_IMAGES = 32
+"""On one page: for each, what every network does between all tokens is held."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `explain`."""
+    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them, at most 32 images")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="where index.html goes; one that is there is "
+                        "replaced")  # fmt: skip
+    parser.add_argument("--target", metavar="CLASS", help="the class to trace back (the most probable of each image)")
+    parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
+    parser.add_argument("--level", type=float, default=0.9, metavar="X", help="of the credible intervals (0.9)")
+    parser.add_argument("--resize", action="store_true", help="fit images to the size and colours the run reads")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the drawn networks (0)")
+    parser.add_argument("--json", action="store_true", help="print the numbers, and where the page is, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain."""
+    opened = Run(args.run, device=find_device(args.device))
+    files = find_images([Path(name) for name in args.images])
+    if len(files) > MOST_IMAGES:
+        raise ValueError(f"{len(files)} images are too many for one page; expected at most {MOST_IMAGES}; name fewer")
+    target = _class_number(opened, args.target)
+    images = opened.inputs(opened.read_images(files, resize=args.resize))
+    found = explain(
+        opened.model, images, samples=args.samples, target=target, level=args.level,
+        generator=torch.Generator().manual_seed(args.seed),
+    )  # fmt: skip
+    page = found.write_page(
+        Path(args.out) / "index.html", title=f"What {opened.folder.name} sees", classes=opened.classes,
+        names=[file.name for file in files],
+        bottlenecks=_bottlenecks(opened),
+    )  # fmt: skip
+    rows = [_row(opened, file, found, n) for n, file in enumerate(files)]
+    if args.json:
+        asked = {"samples": args.samples, "level": args.level, "seed": args.seed}
+        print_json({"run": str(opened.folder), "page": str(page), **asked, "images": rows})
+    else:
+        for row in rows:
+            print(in_words(row))
+        print(f"the page is {page}")
+    return 0
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """One line an image."""
+    interval = f"{row['probability']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    patches = f"{row['for']} of {len(row['relevance'])} patches surely for it, {row['against']} against"
+    return f"{row['file']}: {row['class']} {interval}, {patches}"
+
+
+def _bottlenecks(opened: Run) -> Bottlenecks | None:
+    """None where there are no neighbours, or where the other sweep does not settle."""
+    with contextlib.suppress(ArithmeticError):
+        return bottlenecks(opened.model) if isinstance(opened.method.method, Ising) else None
+    return None
+
+
+def _class_number(opened: Run, name: str | None) -> int | None:
+    if name is None:
+        return None
+    if name not in opened.classes:
+        some = ", ".join(opened.classes[:12]) + (", ..." if len(opened.classes) > 12 else "")
+        raise ValueError(f"--target {name!r} is no class of {opened.folder}; expected one of {some}")
+    return opened.classes.index(name)
+
+
+def _row(opened: Run, file: Path, found: Explanation, n: int) -> dict[str, Any]:
+    """What is told of an image: the traced class, and the relevance of its patches."""
+    best = int(found.target[n])
+    low, high = found.prediction.interval(found.level)
+    regions = found.relevance.regions(found.level)[n]
+    return {
+        "file": str(file),
+        "class": opened.classes[best],
+        "probability": float(found.prediction.probs[n, best]),
+        "low": float(low[n, best]),
+        "high": float(high[n, best]),
+        "for": int((regions > 0).sum()),
+        "against": int((regions < 0).sum()),
+        "relevance": found.relevance.patches.mean[n].flatten().tolist(),
+    }

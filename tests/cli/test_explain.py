@@ -1,0 +1,60 @@
+"""`isingformer explain`: one page for the images, and the numbers of Python."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import isingformer as isf
+
+
+def test_it_writes_a_page_and_says_what_python_says(done, trained, files, tmp_path):
+    out = done("explain", trained, *files[:2], "--out", tmp_path / "page", "--samples", "6", "--seed", "3", "--json")
+    found, run = json.loads(out), isf.Run(trained)
+    images = run.inputs(run.read_images(files[:2]))
+    direct = isf.explain(run.model, images, samples=6, generator=torch.Generator().manual_seed(3))
+    for n, row in enumerate(found["images"]):
+        assert row["file"] == str(files[n]) and row["class"] == run.classes[int(direct.target[n])]
+        assert row["relevance"] == pytest.approx(direct.relevance.patches.mean[n].flatten().tolist(), abs=1e-6)
+        regions = direct.relevance.regions(0.9)[n]
+        assert (row["for"], row["against"]) == (int((regions == 1).sum()), int((regions == -1).sum()))
+        assert 0 <= row["low"] <= row["probability"] <= row["high"] <= 1
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert found["page"] == str(tmp_path / "page" / "index.html")
+    assert files[0].name in page and not re.search(r"(src|href)=\"https?:", page)
+
+
+def test_in_words_every_image_has_a_line_and_the_page_is_named(done, trained, files, tmp_path):
+    lines = done("explain", trained, *files[:2], "--out", tmp_path / "page", "--samples", "4").splitlines()
+    assert len(lines) == 3 and lines[-1] == f"the page is {tmp_path / 'page' / 'index.html'}"
+    for file, line in zip(files, lines[:2], strict=False):
+        assert re.fullmatch(rf"{re.escape(str(file))}: \d [\d.]+ \([\d.]+ to [\d.]+\), \d+ of 4 patches .*", line)
+
+
+def test_the_class_to_trace_can_be_named(done, trained, files, tmp_path):
+    out = done("explain", trained, files[0], "--out", tmp_path / "page", "--samples", "3", "--target", "4", "--json")
+    assert json.loads(out)["images"][0]["class"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--target", "cat"), "--target 'cat' is no class"),
+        (("--level", "1.5"), "level must be in"),
+        (("--samples", "0"), "expected a whole number from 1 on"),
+    ],
+)
+def test_wrong_input_is_one_line(command, trained, files, tmp_path, more, said):
+    found = command("explain", trained, files[0], "--out", tmp_path / "page", *more)
+    assert found.code == 2 and said in found.err and len(found.err.strip().splitlines()) == 1
+    assert not (tmp_path / "page").exists()
+
+
+def test_too_many_images_are_refused(command, trained, files, tmp_path):
+    many = tmp_path / "many"
+    many.mkdir()
+    for n in range(33):
+        (many / f"{n}.png").write_bytes(files[0].read_bytes())
+    found = command("explain", trained, many, "--out", tmp_path / "page")
+    assert found.code == 2 and "33 images are too many for one page" in found.err
