@@ -31,7 +31,7 @@ from .methods import (
     save,
 )
 from .nn import ViT, clip_grad_norm_, stack, unstack
-from .predict import Prediction, fit_temperature, predict
+from .predict import Prediction, acquire, fit_temperature, predict
 from .train import Diverged, Evaluation, Recipe, Run, train
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "ViT",
     "WeightPosterior",
     "__version__",
+    "acquire",
     "architecture",
     "attach",
     "attached_to",

@@ -1,11 +1,14 @@
 """The network with uneven widths."""
 
+import dataclasses
+
+import pytest
 import torch
 import torch.nn.functional as F
 
 from doubles import DOUBLE, randn
 from isingformer.compress.compact import CompactAttention, CompactNorm, CompactViT, Constant
-from isingformer.compress.shape import BlockShape, shape_of
+from isingformer.compress.shape import BlockShape, Shape, shape_of
 
 
 def test_the_norm_counts_constants_that_are_not_there():
@@ -50,6 +53,32 @@ def test_with_all_widths_it_is_the_vit(tiny, batch):
     compact = CompactViT(**shape_of(model).config()).to(DOUBLE)
     compact.load_state_dict(model.state_dict())
     assert (compact(x) - model(x)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+@pytest.mark.parametrize("gone", ["nothing", "attention", "mlp", "both"])
+def test_the_last_block_computes_only_what_is_read(pool, gone):
+    """With heads of one width or of several, one without scores, and residual channels removed."""
+    rest = {"image_size": 6, "channels": 2, "patch": 2, "width": 7, "classes": 3, "full_width": 9, "head_size": 4}
+    for qk, value in (((4, 4), (4, 4)), ((3, 0, 2), (2, 4, 1))):
+        heads = ((), ()) if gone in ("attention", "both") else (qk, value)
+        last = BlockShape(*heads, 0 if gone in ("mlp", "both") else 5)
+        shape = Shape(**rest, pool=pool, blocks=(BlockShape(qk, value, 5), last))
+        short = CompactViT(**shape.config()).to(DOUBLE)
+        whole = CompactViT(**dataclasses.replace(shape, every_token=True).config()).to(DOUBLE)
+        state = {name: randn(*t.shape, seed=n).abs() for n, (name, t) in enumerate(whole.state_dict().items())}
+        whole.load_state_dict(state)
+        short.load_state_dict({name: state[name][: len(t)] for name, t in short.state_dict().items()})
+        x = randn(4, 2, 6, 6)
+        assert (short(x) - whole(x)).abs().max() < 1e-12
+        y = torch.tensor([0, 1, 2, 0])
+        grads = [
+            torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters())) for model in (short, whole)
+        ]
+        for (name, _), one, other in zip(short.named_parameters(), *grads, strict=True):
+            assert (one - other).abs().max() < 1e-12, name
+        saved = dataclasses.replace(shape, every_token=True).macs() - shape.macs()
+        assert saved > 0 if pool == "class" and gone != "both" else saved == 0
 
 
 def test_a_constant_is_added_to_all_tokens():

@@ -25,15 +25,15 @@ def test_targets_are_met(trained, digits, structures, score):
     assert type(smaller) is CompactViT and isf.attached_to(smaller) is None
     most = 0.8 * count_weights(trained)
     assert most - 4 * 32 * 8 < count_weights(smaller) <= most  # the largest step is a head: 8 channels of q, k, v, proj
-    assert count_macs(compress(trained, macs=0.8, **how)) <= 0.8 * count_macs(trained)
+    assert count_macs(compress(trained, macs=0.6, **how)) <= 0.6 * count_macs(trained)
 
 
 def test_the_posterior_knows_better_than_chance(trained, digits):
-    """At half the multiply-adds, without any fine-tuning. Chance is the mean of five draws."""
+    """At a third of the multiply-adds, without any fine-tuning. Chance is the mean of five draws."""
     (tx, _), (x, y) = digits
 
     def right(**how):
-        return accuracy(class_probabilities(compress(trained, macs=0.5, **how), x), y)
+        return accuracy(class_probabilities(compress(trained, macs=0.33, **how), x), y)
 
     chance = [right(score="random", generator=torch.Generator().manual_seed(seed)) for seed in range(5)]
     full = accuracy(class_probabilities(trained, x), y)

@@ -33,6 +33,15 @@ def test_it_prints_and_goes_through_json(trained, digits):
     assert json.loads(json.dumps(report.as_dict()))["after"]["passes"] == 3
 
 
+def test_a_pass_is_timed_where_asked(trained, digits):
+    _, (x, y) = digits
+    report = compression_report(trained, compress(trained, macs=0.3), x, y, samples=2, latency_batch=4)
+    assert report.before.latency_ms > 0 and report.after.latency_ms > 0
+    (line,) = [line for line in str(report).splitlines() if line.startswith("ms, 4 images")]
+    assert line.split()[3] == f"{report.before.latency_ms:.3g}"
+    assert json.loads(json.dumps(report.as_dict()))["latency_batch"] == 4
+
+
 def test_two_classes_by_one_logit(tiny, batch):
     model = tiny(classes=1)
     x, _ = batch()

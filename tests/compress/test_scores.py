@@ -79,13 +79,16 @@ class gated:
         for layer, (rows, columns) in shape.wiring().items():
             module = model.get_submodule(layer)
             if columns == kind:
-                self.hooks.append(module.register_forward_pre_hook(lambda m, args: (self.gate(args[0], z),)))
+                # Of the last block the head reads the class token alone, so that the mean is that token's.
+                alone = shape.pool == "class" and layer.startswith("blocks.1.") and not layer.endswith("qkv")
+                hook = lambda m, args, alone=alone: (self.gate(args[0], z, alone),)  # noqa: E731
+                self.hooks.append(module.register_forward_pre_hook(hook))
             elif kind in rows and kind.endswith("qk"):  # keys alone: a score is a product
                 self.hooks.append(module.register_forward_hook(lambda m, a, out: self.keys(out, z)))
 
     @staticmethod
-    def gate(x, z):
-        c = x.detach().flatten(0, -2).mean(0)
+    def gate(x, z, alone=False):
+        c = (x[:, :1] if alone else x).detach().flatten(0, -2).mean(0)
         return c + (z if x.dim() == 3 else z[:, 0]) * (x - c)
 
     def keys(self, out, z):
@@ -112,7 +115,7 @@ def test_random_is_drawn_for_the_cost(tiny, attached):
 
 @pytest.mark.parametrize("macs", [False, True], ids=["weights", "macs"])
 def test_a_node_costs_what_its_removal_saves(tiny, macs):
-    shape = shape_of(tiny())
+    shape = shape_of(tiny()).compact()
     everything = Selection.everything(shape)
     count = (lambda s: s.macs()) if macs else (lambda s: s.weights())
     for kind, cost in node_costs(shape, macs=macs).items():

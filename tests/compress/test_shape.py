@@ -1,5 +1,6 @@
 """Counting weights and multiply-adds."""
 
+import dataclasses
 import json
 
 import pytest
@@ -27,18 +28,25 @@ def test_a_vit_by_hand(tiny):
 
 
 def test_an_uneven_network_by_hand():
-    """A head without query-key channels takes a mean; a constant attention or MLP costs nothing."""
+    """A head without query-key channels takes a mean; a constant attention or MLP costs nothing.
+
+    Of the last block, 5 keys and values but 1 query, and with it 1 use of `proj`, since the head reads one token.
+    """
     first = (5 * (2 * 3 + 6) + 6 * 5) + (5 * 7 + 7 * 5)
     second = 5 * 6 + 6 * 5
     third = 5 * 12 + 4 * 5
     assert UNEVEN.weights() == 4 * 5 + first + second + third + 5 * 3
-    assert UNEVEN.macs() == 4 * 20 + 5 * (first + second + third) + 25 * (3 + 2) + 25 * (2 * 4) + 15
+    assert UNEVEN.macs() == 4 * 20 + 5 * (first + second) + 25 * (3 + 2) + (1 * 4 + 5 * 8 + 4) * 5 + 5 * (2 * 4) + 15
+    whole = dataclasses.replace(UNEVEN, every_token=True)
+    assert whole.macs() == 4 * 20 + 5 * (first + second + third) + 25 * (3 + 2) + 25 * (2 * 4) + 15
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
 def test_they_agree_with_torch(tiny, pool):
     """torch's counter has two operations for a multiply-add."""
-    for model in (tiny(torch.float32, pool=pool), CompactViT(**UNEVEN.config())):
+    uneven = dataclasses.replace(UNEVEN, pool=pool)
+    shapes = (uneven, dataclasses.replace(uneven, every_token=True), shape_of(tiny(pool=pool)).compact())
+    for model in (tiny(torch.float32, pool=pool), *(CompactViT(**shape.config()) for shape in shapes)):
         matrices = [m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)]
         assert count_weights(model) == sum(matrices)
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it overlooks fused kernels

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import data, evaluate, explain, predict, report, study, train
+from . import compress, data, evaluate, explain, predict, report, study, train
 from .common import Parser
 
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "train": train,
     "evaluate": evaluate,
     "predict": predict,
+    "compress": compress,
     "explain": explain,
     "study": study,
     "report": report,

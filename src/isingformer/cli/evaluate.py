@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..compress import open_run
 from ..data import Dataset
 from ..metrics import Scores
 from ..predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate."""
-    opened = Run(args.run, device=find_device(args.device))
+    opened = open_run(args.run, device=find_device(args.device))
     other, outside = (read_other(source, args, opened) if source else None for source in (args.data, args.ood))
     if other is None or args.validation or args.temperature:
         with transfers() as bar:

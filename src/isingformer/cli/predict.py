@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..compress import open_run
 from ..data import find_images
 from ..predict import Prediction
-from ..train import Run, find_device
+from ..train import find_device
 from .common import count, print_json, seed
 
 USAGE = "RUN IMAGE [IMAGE ...] [options]"
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict."""
-    opened = Run(args.run, device=find_device(args.device))
+    opened = open_run(args.run, device=find_device(args.device))
     files = find_images([Path(name) for name in args.images])
     found = (
         opened.predict(files, samples=args.samples, seed=args.seed, resize=args.resize)

@@ -18,6 +18,7 @@ from typing import Any
 from ..methods import METHODS, Method, named_method
 from ..train import Recipe, Run, train
 from ..train.folder import RunFolder
+from ..train.processes import is_first
 from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
 USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   isingformer train --data fashion-mnist --train-size 6000 --seed 1 --out runs/fashion-1
   isingformer train --data photos/ --resize 64 --augment flip,crop --patience 5 --out runs/photos
   isingformer train --method ising --set coupling=2 --set curvature=mc-fisher
+  torchrun --nproc-per-node 4 -m isingformer train --data cifar10 --out runs/four-gpus
 """
 
 
@@ -91,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train."""
+    """Train. Of the processes that torchrun has started only the first one shows and prints anything."""
+    args.quiet = args.quiet or not is_first()
     method, recipe = make_method(args), make_recipe(args)
     dataset = read_data(args.data, args, resize=args.resize)
     out = args.out or f"runs/{dataset.name}-{args.method}-{recipe.seed}"
@@ -102,10 +105,13 @@ def run(args: argparse.Namespace) -> int:
             overwrite=args.overwrite, progress=not args.quiet, tensorboard=False if args.no_tensorboard else None,
             command=shlex.join(["isingformer", *args.given]), stop=lambda: bool(received),
         )  # fmt: skip
+    stopped_by = received[0] if received else signal.SIGTERM  # another process may have received it
+    if not is_first():
+        return 0 if trained.finished else 128 + stopped_by
     if not trained.finished:
         again = "the same command without --overwrite" if args.overwrite else "the same command again"
         print(f"stopped; {trained.folder} holds a checkpoint: give {again} to go on", file=sys.stderr)
-        return 128 + received[0]
+        return 128 + stopped_by
     if args.json:
         print_json({"run": str(trained.folder), **trained.about})
     else:

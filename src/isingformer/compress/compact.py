@@ -1,6 +1,9 @@
 """A vision transformer with uneven widths: what is left when structure has been removed, on one page.
 
 Axes: images ``[B, C, H, W]``, tokens ``[B, T, D]`` as in `nn/vit.py`; D are the residual channels that are left.
+
+Where the head reads the class token alone, the last block computes that token alone, from the keys and values of all:
+the same answer for less work.
 """
 
 from __future__ import annotations
@@ -69,44 +72,62 @@ class CompactNorm(nn.Module):
 class CompactAttention(nn.Module):
     """Self-attention with heads of any widths; the rows of `qkv` are all queries, all keys, all values, by head."""
 
-    def __init__(self, width: int, block: BlockShape, head_size: int) -> None:
+    def __init__(self, width: int, block: BlockShape, head_size: int, first: bool = False) -> None:
         super().__init__()
-        self.qk, self.value, self.scale = list(block.qk), list(block.value), head_size**-0.5
+        self.qk, self.value, self.scale, self.first = list(block.qk), list(block.value), head_size**-0.5, first
         self.even = len({*self.qk, *self.value}) == 1
         self.qkv = nn.Linear(width, 2 * sum(self.qk) + sum(self.value))
         self.proj = nn.Linear(sum(self.value), width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
-        """Tokens to tokens."""
-        qkv = self.qkv(x)
+        """Tokens to tokens, or to the first of them."""
+        parts = self._projected(x)
         if self.even:
-            q, k, v = qkv.unflatten(-1, (3, len(self.value), -1)).movedim(-3, 0).transpose(-2, -3)  # [B, heads, T, C]
+            q, k, v = (
+                part.unflatten(-1, (len(self.value), -1)).transpose(-2, -3) for part in parts
+            )  # [B, heads, T, C]
             mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(-2, -3).flatten(-2)
             return self.proj(mixed)
-        widths = [*self.qk, *self.qk, *self.value]
-        parts, heads = qkv.split(widths, dim=-1), len(self.value)
+        heads = zip(*(part.split(n, -1) for part, n in zip(parts, self._widths(), strict=True)), strict=True)
         # One head after the other: torch's fused attention wants heads of one width, and padding costs more.
-        return self.proj(torch.cat([self._head(*parts[h::heads]) for h in range(heads)], dim=-1))
+        return self.proj(torch.cat([self._head(*head) for head in heads], dim=-1))
+
+    def _widths(self) -> tuple[list[int], list[int], list[int]]:
+        return self.qk, self.qk, self.value
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of all heads, each ``[B, T, channels]``; where one token is asked for, its query."""
+        layer, queries, sizes = self.qkv, sum(self.qk), [sum(widths) for widths in self._widths()]
+        packed = isinstance(layer.weight, torch.sparse.SparseSemiStructuredTensor)
+        if not self.first or packed or type(layer) is not nn.Linear:  # a posterior belongs to the matrix as a whole
+            q, k, v = layer(x).split(sizes, -1)
+            return q[..., :1, :] if self.first else q, k, v
+        q = F.linear(x[..., :1, :], layer.weight[:queries], layer.bias[:queries])
+        k, v = F.linear(x, layer.weight[queries:], layer.bias[queries:]).split(sizes[1:], -1)
+        return q, k, v
 
     def _head(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, T, channels]
         if not q.shape[-1]:
-            return v.mean(-2, keepdim=True).expand_as(v)  # all scores are the same
+            return v.mean(-2, keepdim=True).expand(*q.shape[:-1], -1)  # all scores are the same
         return torch.softmax((q * self.scale) @ k.mT, dim=-1) @ v
 
 
 class CompactBlock(nn.Module):
     """A pre-norm transformer block; a constant needs no norm before it."""
 
-    def __init__(self, shape: Shape, block: BlockShape) -> None:
+    def __init__(self, shape: Shape, number: int) -> None:
         super().__init__()
+        block, read = shape.blocks[number], shape.read(number)
+        self.first = read == 1
         self.norm1 = _norm(shape, shape.tokens) if block.value else nn.Identity()
-        self.attn = CompactAttention(shape.width, block, shape.head_size) if block.value else Constant(shape.width)
-        self.norm2 = _norm(shape, shape.tokens) if block.mlp else nn.Identity()
+        attention = CompactAttention(shape.width, block, shape.head_size, self.first) if block.value else None
+        self.attn = attention or Constant(shape.width)
+        self.norm2 = _norm(shape, read) if block.mlp else nn.Identity()
         self.mlp = MLP(shape.width, block.mlp, None) if block.mlp else Constant(shape.width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
-        """Tokens to tokens."""
-        x = x + self.attn(self.norm1(x))
+        """Tokens to tokens, or to the first of them."""
+        x = (x[..., :1, :] if self.first else x) + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
@@ -125,19 +146,19 @@ class CompactViT(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, shape.width))
         self.position = nn.Parameter(torch.zeros(1, shape.tokens, shape.width))
         self.embedded = nn.Identity()  # where Dropout masks nodes
-        self.blocks = nn.ModuleList(CompactBlock(shape, block) for block in shape.blocks)
+        self.blocks = nn.ModuleList(CompactBlock(shape, number) for number in range(len(shape.blocks)))
         self.norm = _norm(shape, 1 if shape.pool == "class" else shape.tokens)
         self.head = nn.Linear(shape.width, shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:  # [B, C, H, W]
         """Logits, ``[B, classes]``."""
         x = self.embed(patches(images, self.shape.patch))  # [B, T - 1, D]
-        first = self.class_token.expand(x.shape[0], 1, -1)
+        first = self.class_token.expand(*x.shape[:-2], 1, -1)
         x = self.embedded(torch.cat([first, x], dim=-2) + self.position)
         for block in self.blocks:
             x = block(x)
         if self.shape.pool == "class":
-            return self.head(self.norm(x[:, 0]))
+            return self.head(self.norm(x[..., :1, :]).squeeze(-2))
         return self.head(self.norm(x).mean(-2))
 
     def extra_repr(self) -> str:

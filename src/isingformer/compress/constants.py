@@ -11,7 +11,7 @@ A removed node is one whose weights are all masked, so that it is constant, and 
 Exact means: the network without the nodes equals the network with these masks, in eval mode. It does not mean that the
 masks cost nothing. With images, the constants are the nodes' means over these images in the network before instead, and
 the norms get the removed channels' mean and variance there: closer to the network before than the masks are, but
-equal to neither.
+equal to neither. Where a `CompactViT` computes the class token alone, the means are those at this token.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def measured_constants(model: nn.Module, images: Tensor, selection: Selection, n
         norms: their names.
     """
     sums: dict[str, Tensor] = {}
-    gone = ~selection.keep[RESIDUAL].to(images.device)
+    gone, left = ~selection.keep[RESIDUAL].to(images.device), selection.shape.compact()
 
     def add(name: str, value: Tensor) -> None:
         sums[name] = sums[name] + value if name in sums else value
@@ -111,7 +111,8 @@ def measured_constants(model: nn.Module, images: Tensor, selection: Selection, n
     def layer_hook(name: str) -> Hook:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             x = args[0].double()
-            add(name, x.flatten(1, -2).mean(1).sum(0) if x.dim() > 2 else x.sum(0))
+            x = x[:, : max(left.uses(name))] if x.dim() > 2 else x.unsqueeze(1)  # the tokens that will be read
+            add(name, x.mean(1).sum(0))
 
         return hook
 

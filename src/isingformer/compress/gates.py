@@ -61,7 +61,7 @@ class _Watched:
     """Inside, `seen` holds what the nodes were in the last pass, ``[B, T, nodes]``, by (kind, layer)."""
 
     def __init__(self, model: nn.Module, shape: Shape) -> None:
-        self.model, self.shape = model, shape
+        self.model, self.shape = model, shape.compact()
         self.seen: dict[tuple[str, str], Tensor] = {}
 
     def __enter__(self) -> _Watched:
@@ -81,12 +81,13 @@ class _Watched:
 
     @torch.no_grad()
     def means(self, images: Tensor) -> dict[tuple[str, str], Tensor]:
-        """Every node's mean over images and tokens, ``[nodes]`` by (kind, layer)."""
+        """Every node's mean over images and the tokens that count, ``[nodes]`` by (kind, layer)."""
         found: dict[tuple[str, str], Tensor] = {}
         for chunk in images.split(CHUNK):
             self.model(chunk)
             for node, x in self.seen.items():
-                found[node] = found.get(node, 0) + x.flatten(1, -2).mean(1).sum(0) / len(images)
+                counts = x[:, : max(self.shape.uses(node[1]))]
+                found[node] = found.get(node, 0) + counts.mean(1).sum(0) / len(images)
         return found
 
     def _read(self, layer: str, kind: str) -> Callable[..., tuple[Tensor, ...]]:

@@ -113,11 +113,11 @@ def _gone(model: nn.Module, compact: CompactViT, constants: Constants, selection
     for name, norm in compact.named_modules():
         if not isinstance(norm, CompactNorm):
             continue
-        before = model.get_submodule(name)
-        parts = [(before.gone_mean, before.gone_var)] if isinstance(before, CompactNorm) else []
+        before, tokens = model.get_submodule(name), len(norm.gone_mean)  # a `ViT` has more where one is read
+        parts = [(before.gone_mean[:tokens], before.gone_var[:tokens])] if isinstance(before, CompactNorm) else []
         counts = [selection.shape.full_width - selection.shape.width] if parts else []
         if name in constants.norms:
-            parts.append(constants.norms[name])
+            parts.append((constants.norms[name][0][:tokens], constants.norms[name][1][:tokens]))
             counts.append(selection.shape.width - compact.shape.width)
         share = [count / sum(counts) for count in counts]
         mean = sum((s * part[0] for s, part in zip(share, parts, strict=True)), torch.zeros_like(parts[0][0]))

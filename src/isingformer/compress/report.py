@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,10 @@ from ..nn.masked import in_eval_mode
 from ..predict import predict
 from .compact import CompactNorm
 from .constants import norm_names
+from .latency import latency_ms
+from .remove import expected_state
 from .shape import count_macs, count_weights
+from .sparse import plain_copy
 
 CHUNK = 512
 
@@ -34,6 +38,8 @@ class Standing:
     accuracy: float
     nll: float
     ece: float
+    latency_ms: float | None = None
+    """Median time of one pass of the expected network; None: not measured."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,16 @@ class CompressionReport:
     norms: dict[str, tuple[float, float]]
     """By norm, how far its standard deviation is from the one before: (without compensation, as it is); see
     `norm_changes`. Empty where no residual channel was removed."""
+    latency_batch: int | None = None
+    """Images a timed pass; None: nothing was timed."""
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         norms = {name: list(pair) for name, pair in self.norms.items()}
-        return {"before": vars(self.before), "after": vars(self.after), "images": self.images, "norms": norms}
+        return {
+            "before": vars(self.before), "after": vars(self.after), "images": self.images, "norms": norms,
+            "latency_batch": self.latency_batch,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         lines = [f"{'':<16} {'before':>12} {'after':>12} {'':>8}"]
@@ -58,6 +69,10 @@ class CompressionReport:
             one, other = getattr(self.before, name), getattr(self.after, name)
             title = "multiply-adds" if name == "macs" else name
             lines.append(f"{title:<16} {one:>12,} {other:>12,} {other / one:>8.1%}")
+        was, now = self.before.latency_ms, self.after.latency_ms
+        if was is not None and now is not None:
+            title = f"ms, {self.latency_batch} image{'' if self.latency_batch == 1 else 's'}"
+            lines.append(f"{title:<16} {was:>12.3g} {now:>12.3g} {now / was:>8.1%}")
         for name in ("accuracy", "nll", "ece"):
             one, other = getattr(self.before, name), getattr(self.after, name)
             lines.append(f"{name:<16} {one:>12.4f} {other:>12.4f} {other - one:>+8.4f}")
@@ -70,7 +85,7 @@ class CompressionReport:
 
 def compression_report(
     before: nn.Module, after: nn.Module, images: Tensor, labels: Tensor, *, samples: int = 50, seed: int = 0,
-    likelihood: str | None = None,
+    likelihood: str | None = None, latency_batch: int | None = None,
 ) -> CompressionReport:  # fmt: skip
     """What two networks cost and score on the same images.
 
@@ -83,6 +98,7 @@ def compression_report(
         seed: of the drawn networks.
         likelihood: what the outputs of a network without a method mean; None: what those of `before` mean, ``softmax``
             where that has no method either.
+        latency_batch: time a pass of so many images too, of the expected network where there is a posterior.
     """
     if images.dim() != 4 or labels.shape != images.shape[:1] or not len(images):
         raise ValueError(
@@ -92,8 +108,16 @@ def compression_report(
     handle = attached_to(before)
     kind = likelihood or (handle.parts.likelihood.name if handle is not None else "softmax")
     standings = [_standing(model, images, labels, samples, seed, kind) for model in (before, after)]
+    if latency_batch is not None:
+        times = [latency_ms(_deterministic(model), batch=latency_batch) for model in (before, after)]
+        standings = [dataclasses.replace(one, latency_ms=ms) for one, ms in zip(standings, times, strict=True)]
     norms = norm_changes(before, after, images) if any(isinstance(m, CompactNorm) for m in after.modules()) else {}
-    return CompressionReport(standings[0], standings[1], len(images), norms)
+    return CompressionReport(standings[0], standings[1], len(images), norms, latency_batch)
+
+
+def _deterministic(model: nn.Module) -> nn.Module:
+    handle = attached_to(model)
+    return model if handle is None else plain_copy(handle.model, expected_state(handle))
 
 
 def _standing(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, kind: str) -> Standing:
@@ -135,7 +159,8 @@ def norm_changes(before: nn.Module, after: nn.Module, images: Tensor) -> dict[st
     old, new = _norm_inputs(before, images, names), _norm_inputs(after, images, names)
     found = {}
     for name in names:
-        norm, was = after.get_submodule(name), _sd(before.get_submodule(name), old[name])
+        tokens = new[name].shape[1]  # fewer than before where only those are read
+        norm, was = after.get_submodule(name), _sd(before.get_submodule(name), old[name][:, :tokens])
         plain = new[name].var(-1, correction=0, keepdim=True).sqrt()
         changes = [(sd / was - 1).abs().mean() for sd in (plain, _sd(norm, new[name]))]
         found[name] = (float(changes[0]), float(changes[1]))
@@ -161,4 +186,4 @@ def _norm_inputs(model: nn.Module, images: Tensor, names: list[str]) -> dict[str
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return {name: x if x.dim() > 2 else x.unsqueeze(1) for name, x in seen.items()}  # the class token alone

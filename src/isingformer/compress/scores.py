@@ -141,13 +141,18 @@ def node_scores(
 
 
 def node_costs(shape: Shape, *, macs: bool = False) -> dict[str, Tensor]:
-    """What every node costs in the network as it is: its weights, or its multiply-adds, ``[nodes]`` by kind."""
-    each = {name: torch.full(size, float(shape.uses(name) if macs else 1)) for name, size in shape.layers().items()}
+    """What every node costs in a compact network: its weights, or its multiply-adds, ``[nodes]`` by kind."""
+    if not macs:
+        return by_node({name: torch.ones(size) for name, size in shape.layers().items()}, shape)
+    shape = shape.compact()
+    nodes, each = {**shape.nodes(), "": shape.classes}, {}
+    for layer, (kinds, _) in shape.wiring().items():
+        uses = [torch.full((nodes[kind], 1), float(n)) for kind, n in zip(kinds, shape.uses(layer), strict=True)]
+        each[layer] = torch.cat(uses).expand(shape.layers()[layer])
     found = by_node(each, shape)
-    if macs:
-        for i in range(len(shape.blocks)):
-            found[f"blocks.{i}.qk"] += shape.tokens**2
-            found[f"blocks.{i}.value"] += shape.tokens**2
+    for i in range(len(shape.blocks)):
+        for kind in ("qk", "value"):
+            found[f"blocks.{i}.{kind}"] += shape.tokens * shape.read(i)
     return found
 
 

@@ -72,7 +72,8 @@ class Selection:
             heads = [h for h, channels in enumerate(value) if channels]
             mlp = int(self.keep[f"blocks.{i}.mlp"].sum())
             blocks.append(BlockShape(tuple(qk[h] for h in heads), tuple(value[h] for h in heads), mlp))
-        return dataclasses.replace(self.shape, width=int(self.keep[RESIDUAL].sum()), blocks=tuple(blocks))
+        width = int(self.keep[RESIDUAL].sum())
+        return dataclasses.replace(self.shape.compact(), width=width, blocks=tuple(blocks))
 
     def rows(self, layer: str) -> Tensor:
         """Whether each row of a layer stays, bool ``[out]``."""

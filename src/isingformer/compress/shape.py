@@ -6,6 +6,7 @@ Names: T tokens, D residual channels. A head has query-key channels, which make 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,8 @@ class Shape:
     head_size: int
     """Scores are divided by its root, whatever channels were removed."""
     blocks: tuple[BlockShape, ...]
+    every_token: bool = False
+    """Whether the last block works on all tokens although the head reads the class token alone, as a `ViT` does."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
@@ -98,22 +101,44 @@ class Shape:
         found["head"] = (self.classes, self.width)
         return found
 
-    def uses(self, layer: str) -> int:
-        """How often a pass of one image multiplies by a layer's matrix: T; patches alone are embedded, one is read."""
-        return {"embed": self.tokens - 1, "head": 1}.get(layer, self.tokens)
+    def read(self, block: int) -> int:
+        """How many tokens of a block's output are read: T, or 1 of the last block where the head reads that one."""
+        last = block == len(self.blocks) - 1
+        return 1 if last and self.pool == "class" and not self.every_token else self.tokens
+
+    def compact(self) -> Shape:
+        """The same widths in a `CompactViT`."""
+        return dataclasses.replace(self, every_token=False)
+
+    def uses(self, layer: str) -> tuple[int, ...]:
+        """How often a pass of one image multiplies by a layer's rows, by the kinds of rows that `wiring` gives.
+
+        T, but patches alone are embedded, the head reads once, and what only unread tokens would need is left out: of
+        the last block all queries but one, and with them `proj` and the MLP.
+        """
+        if not layer.startswith("blocks."):
+            return ({"embed": self.tokens - 1, "head": 1}[layer],)
+        read = self.read(int(layer.split(".")[1]))
+        return (read, self.tokens, self.tokens) if layer.endswith("qkv") else (read,)
 
     def weights(self) -> int:
         """Entries of the linear layers' matrices: what carries masks, without biases, norms and positions."""
         return sum(rows * columns for rows, columns in self.layers().values())
 
     def macs(self) -> int:
-        """Multiply-adds of one image: uses x rows x columns of every layer, and T^2 (query-key + value) of every head.
+        """Multiply-adds of one image: uses x rows x columns of every layer, and what the heads mix.
 
-        A head without query-key channels only adds up its values. Norms, activations and softmax are not counted.
+        That is T x tokens read x (query-key + value channels) a head. One without query-key channels only adds up its
+        values. Norms, activations and softmax are not counted.
         """
-        products = sum(self.uses(name) * rows * columns for name, (rows, columns) in self.layers().items())
-        heads = [head for block in self.blocks for head in zip(block.qk, block.value, strict=True)]
-        return products + self.tokens**2 * sum(qk + value for qk, value in heads if qk)
+        nodes, total = {**self.nodes(), "": self.classes}, 0
+        for layer, (kinds, _) in self.wiring().items():
+            columns = self.layers()[layer][1]
+            total += sum(n * nodes[kind] * columns for n, kind in zip(self.uses(layer), kinds, strict=True))
+        for i, block in enumerate(self.blocks):
+            heads = zip(block.qk, block.value, strict=True)
+            total += self.tokens * self.read(i) * sum(qk + value for qk, value in heads if qk)
+        return total
 
 
 def shape_of(model: nn.Module) -> Shape:
@@ -130,7 +155,9 @@ def shape_of(model: nn.Module) -> Shape:
     size = config["width"] // config["heads"]
     block = BlockShape((size,) * config["heads"], (size,) * config["heads"], config["mlp"])
     same = {name: config[name] for name in ("image_size", "channels", "patch", "width", "classes", "pool")}
-    return Shape(**same, full_width=config["width"], head_size=size, blocks=(block,) * config["depth"])
+    return Shape(
+        **same, full_width=config["width"], head_size=size, blocks=(block,) * config["depth"], every_token=True
+    )
 
 
 def count_weights(model: nn.Module) -> int:

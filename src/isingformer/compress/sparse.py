@@ -101,11 +101,22 @@ def sparsify(model: nn.Module, masks: Mapping[str, Tensor]) -> ViT | CompactViT:
             raise ValueError(f"sparsify: a mask of shape {list(mask.shape)} for {name!r} fits no layer of this model")
         state[f"{name}.weight"] = weight * mask.to(weight.device)
     check_not_frozen("sparsify", model, shape, shape.nodes())
+    return plain_copy(model, state)
+
+
+@torch.no_grad()
+def plain_copy(model: nn.Module, state: Mapping[str, Tensor]) -> ViT | CompactViT:
+    """A network of the same class and widths without a method, with other numbers.
+
+    Args:
+        model: a `ViT` or `CompactViT`.
+        state: its numbers, such as `expected_state`.
+    """
     like = model.get_parameter("head.weight")
     if isinstance(model, CompactViT):
-        copied: ViT | CompactViT = empty_compact(shape, like)
+        copied: ViT | CompactViT = empty_compact(model.shape, like)
     else:
-        assert isinstance(model, ViT)  # checked_handle takes no other
+        assert isinstance(model, ViT)  # `shape_of` takes no other
         with torch.random.fork_rng(devices=[]):
             copied = ViT(**model.config).to(like.device, like.dtype)  # type: ignore[arg-type]
     copied.load_state_dict(state)

@@ -17,6 +17,7 @@ from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology, find_topology, maskable_layers
 from .attached import Attached, attached_to
+from .distributed import RankNoise, processes, rank
 from .method import Method, Parts
 
 
@@ -33,6 +34,7 @@ def attach(
     exclude: str | Sequence[str] | None = None,
     trainable_only: bool = False,
     example: Any = None,
+    together: bool = True,
 ) -> Attached:
     """Put a method on the linear layers of a model; the training loop stays yours.
 
@@ -52,12 +54,15 @@ def attach(
             own. Used by the extra-pass curvatures and by `predict`.
         readers: who reads whom, instead of finding it: the layers that read each layer's nodes.
         seeds: a noise stream of its own, one seed a replica of a stacked model. None: torch's default generator; for a
-            stacked model, seeds drawn from it.
+            stacked model, seeds drawn from it; for one of several processes, keys drawn from it and the rank. Seeds
+            that all processes share give all the same masks.
         include: names of the layers that carry masks, ``*`` for anything, one pattern or several; None: all of them.
         exclude: names to leave out of those, likewise.
         trainable_only: leave out layers whose weight does not require gradients, such as a frozen base.
         example: inputs to watch the model on, where a guess of what it takes does not fit: a tensor, a tuple of
             arguments, or a mapping of named ones, examples on the first axis.
+        together: where `torch.distributed` has several processes, they train one model: `step()` adds up their
+            curvature at a refresh, so that all have the same q. False: this process's model is its own.
 
     Returns:
         The handle with `kl`, `step`, `drop_probability`, `detach` and the rest.
@@ -69,8 +74,9 @@ def attach(
         model, readers, example=example, include=include, exclude=exclude, trainable_only=trainable_only
     )
     return attach_as(
-        model, method, topology, examples=examples, steps=steps, likelihood=kind, readers=readers, seeds=seeds
-    )
+        model, method, topology, examples=examples, steps=steps, likelihood=kind, readers=readers, seeds=seeds,
+        together=together,
+    )  # fmt: skip
 
 
 def _check(model: nn.Module, method: Method, examples: float, steps: int | None) -> None:
@@ -95,11 +101,12 @@ def attach_as(
     likelihood: Likelihood,
     readers: Mapping[str, Sequence[str]] | None,
     seeds: int | Sequence[int] | None,
+    together: bool = True,
 ) -> Attached:
     """Put a method on a model whose topology is known; the other arguments are those of `attach`."""
     every = maskable_layers(model)
     layers = {name: every[name] for name in topology.layers}
-    noise = _noise(next(iter(layers.values())), seeds)
+    noise = _noise(next(iter(layers.values())), seeds, together)
     parts = Parts(model, layers, {}, {}, topology, likelihood)
     for number, (name, layer) in enumerate(layers.items()):
         weight = weight_of(layer)
@@ -119,7 +126,9 @@ def attach_as(
         for name, mask in parts.node_masks.items():
             put_on(model.get_submodule(name), mask)
             worn.append(model.get_submodule(name))
-        return Attached(parts, method, examples=examples, steps=steps, noise=noise, readers=readers)
+        attached = Attached(parts, method, examples=examples, steps=steps, noise=noise, readers=readers)
+        attached.rule.together = together
+        return attached
     except BaseException:
         for layer in worn:
             take_off(layer)
@@ -135,9 +144,11 @@ def _node_mask(parts: Parts, name: str, rate: float, sampling: Sampling, noise: 
     return NodeMask(q, sampling=sampling, noise=noise, layer=number)
 
 
-def _noise(layer: nn.Module, seeds: int | Sequence[int] | None) -> Noise:
+def _noise(layer: nn.Module, seeds: int | Sequence[int] | None, together: bool) -> Noise:
     weight = weight_of(layer)
     replicas = weight.shape[0] if weight.dim() == 3 else None
+    if seeds is None and together and processes() > 1:
+        return RankNoise(weight, rank())
     if seeds is None:
         return TorchNoise() if replicas is None else KeyedNoise(torch.randint(2**62, (replicas,)).to(weight.device))
     keys = torch.tensor(seeds, dtype=torch.int64, device=weight.device)

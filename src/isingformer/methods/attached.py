@@ -204,9 +204,18 @@ class Attached:
         state = self.rule.tensors()
         for name, part in self.parts.posteriors.items():
             state[f"{name}.drop"], state[f"{name}.prior"] = part.drop, part.prior
-        if isinstance(self.noise, KeyedNoise):
+        if isinstance(self.noise, KeyedNoise) and self.noise.stored:
             state["noise.keys"], state["noise.position"] = self.noise.keys, self.noise.position
         return state
+
+    def synchronise(self) -> None:
+        """Let the state of this process stand for all that train together: before one of them saves it.
+
+        Between refreshes each has measured curvature of its own. All must call this, at the same step; alone it does
+        nothing.
+        """
+        self._check_attached("synchronise()")
+        self.rule.synchronise()
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the method itself remembers, as named tensors: q, curvature, counters. The model keeps its own."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..ising import kl_masks, kl_weights
 from ..nn.masked import weight_of
+from .distributed import check_whole
 from .method import Method, Parts
 
 
@@ -94,5 +95,5 @@ def slab_pull(parts: Parts, method: Method) -> Tensor:
     """Sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
     drops = [part.drop for part in parts.posteriors.values()]
     scales = [0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops]
-    means = [weight_of(parts.layers[name]) for name in parts.posteriors]
+    means = [check_whole(weight_of(parts.layers[name]), name) for name in parts.posteriors]
     return _SlabPull.apply(drops, scales, *means)

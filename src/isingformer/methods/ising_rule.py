@@ -7,7 +7,7 @@ steps the mean is brought up to date and, once the warm-up is over, q is swept.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from ..curvature.average import CurvatureAverage
 from ..curvature.linear import Squares
-from ..ising import evidence, slab_minus_spike, stationary_sweep, sweep
+from ..ising import stationary_sweep, sweep
 from ..nn.vit import ViT
+from .distributed import add_up_curvature, total
 from .measure import measure
 from .method import Parts, Rule, by_replica
+from .pull import Pull
 
 if TYPE_CHECKING:
     from .ising import Ising
@@ -26,34 +28,6 @@ if TYPE_CHECKING:
 RIDERS = ("fisher", "expand")
 RIDER_EVERY = 2
 EXTRA_PASS_EVERY = 10
-
-
-class _Pull(Mapping[str, Tensor]):
-    """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole."""
-
-    def __init__(self, rule: IsingRule) -> None:
-        self.rule = rule
-
-    def __getitem__(self, name: str) -> Tensor:
-        rule, spec = self.rule, self.rule.spec
-        mean = rule.parts.mean(name).to(rule.average.average.dtype)
-        fan_in = mean.shape[-1]
-        pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
-        pull = pull.mul_(spec.weight_of_evidence)
-        if spec.spike_slab:
-            widths = {
-                "noise_sd": spec.noise_sd(fan_in),
-                "spike_sd": spec.spike_sd(fan_in),
-                "slab_sd": spec.slab_sd(fan_in),
-            }
-            pull = pull.add_(slab_minus_spike(mean, **widths))
-        return pull
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rule.parts.posteriors)
-
-    def __len__(self) -> int:
-        return len(self.rule.parts.posteriors)
 
 
 class IsingRule(Rule):
@@ -69,6 +43,7 @@ class IsingRule(Rule):
         usual = RIDER_EVERY if self.rides else EXTRA_PASS_EVERY
         self.every = spec.measure_every or (usual if spec.refresh == "epoch" else min(usual, int(spec.refresh)))
         self.seen = torch.zeros((), dtype=torch.int64)  # training examples since the last refresh
+        self._counted = 0  # those of them that all processes know of
         self.reached: set[str] = set()  # layers that this step's backward passes reached with kl() in the loss
         self.unscaled: set[str] = set()  # and without it
         self.watched = 0  # steps since the last refresh that were to be measured
@@ -183,6 +158,8 @@ class IsingRule(Rule):
             self.watched += 1
             self._check_kl_was_there()
         refresh = self.spec.refresh
+        if refresh == "epoch":
+            self._count_together()
         due = int(self.seen) >= self.examples if refresh == "epoch" else (step - self.warmup) % int(refresh) == 0
         first = step == self.warmup
         if self.extra and (due or first or step % self.every == 0):
@@ -193,9 +170,17 @@ class IsingRule(Rule):
         swept = (due or first) and step >= self.warmup
         if due or first:
             self.seen.zero_()
+            self._counted = 0
             self._refresh(sweeping=swept)
         self._watch_next(step + 1)
         return swept
+
+    def _count_together(self) -> None:
+        """Ranks may have batches of different sizes; they must refresh at the same step all the same."""
+        if self.together:
+            fresh = int(self.seen) - self._counted
+            self._counted += total(fresh, "examples", self.average.news.device)
+            self.seen.fill_(self._counted)
 
     def _watching(self, step: int) -> bool:
         return step % self.every == 0
@@ -225,6 +210,8 @@ class IsingRule(Rule):
                 "since the last refresh no backward pass with method.kl() in its loss reached the masked layers in "
                 "training mode, so there is no curvature to sweep with; train on mean loss + method.kl()"
             )
+        if self.together:
+            add_up_curvature(self.average)
         if self.average.news.device.type == "cuda" and not self.spec.two_way:  # which looks at its own progress
             self.launch("sweep" if sweeping else "fold", self._fold_and_sweep if sweeping else self.average.fold)
             self._check_news(passes)
@@ -291,15 +278,21 @@ class IsingRule(Rule):
         spec, topology = self.spec, self.parts.topology
         how = stationary_sweep if spec.two_way else sweep
         found = how(
-            self.parts.means(), _Pull(self), topology.wiring,
+            self.parts.means(), Pull(self), topology.wiring,
             delta=self._delta(), coupling=spec.coupling, centred=spec.centred,
         )  # fmt: skip
         parts = self.parts.posteriors
         torch._foreach_copy_([part.drop for part in parts.values()], [found.drop[name] for name in parts])
         torch._foreach_copy_([part.prior for part in parts.values()], [found.prior[name] for name in parts])
 
+    def synchronise(self) -> None:
+        """What was measured since the last refresh, shared out equally."""
+        if self.together:
+            add_up_curvature(self.average)
+
     def resume(self, step: int) -> None:
         """Go on after training step number `step`."""
+        self._counted = int(self.seen)
         self._watch_next(step + 1)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from ..curvature.likelihood import Likelihood
 from ..nn.masked import weight_of
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology
+from .distributed import check_whole
 
 Rate = float | tuple[float, ...]
 """A drop rate: one for the model, or one a replica of a stacked model."""
@@ -36,7 +37,7 @@ class Parts:
 
     def mean(self, name: str) -> Tensor:
         """m of a layer, ``[*R, out, in]``, detached."""
-        return weight_of(self.layers[name]).detach()
+        return check_whole(weight_of(self.layers[name]).detach(), name)
 
     def means(self) -> dict[str, Tensor]:
         """m of every layer, at least in q's precision."""
@@ -52,6 +53,8 @@ class Rule(ABC):
 
     has_mask_prior: ClassVar[bool]
     """Whether q is charged against a prior over masks (KL_xi)."""
+    together = True
+    """Whether the processes of `torch.distributed`, where there are several, move one q; see `distributed.py`."""
     launch: Callable[[str, Callable[[], None]], None] = staticmethod(lambda name, work: work())
     """How a piece of work on the device is run, by its name: called, unless whoever trains records it as a graph."""
 
@@ -89,6 +92,9 @@ class Rule(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """The rule's own state as live tensors."""
         return {}
+
+    def synchronise(self) -> None:  # noqa: B027
+        """Let the state of one process stand for all that train together."""
 
     def resume(self, step: int) -> None:  # noqa: B027
         """The state of training step number `step` has been restored."""

@@ -88,6 +88,9 @@ class KeyedNoise:
         keys: int64 ``[*replicas]``; the same key gives the same stream, wherever it stands in a stack.
     """
 
+    stored = True
+    """Whether keys and positions are part of what an attached method remembers."""
+
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys.to(torch.int64).clone()
         self.position = torch.zeros_like(self.keys)

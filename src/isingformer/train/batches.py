@@ -38,12 +38,18 @@ class Batches:
         augment: ``flip``, ``crop``, both or none.
         seed: of the order and of the augmentation.
         device: where batches are wanted.
+        share: (number, how many) of the processes that train together: each sees its part of every batch, so that all
+            see what one alone would have seen.
     """
 
     def __init__(
         self, images: Images, *, batch: int, mean: Tensor, sd: Tensor, augment: tuple[str, ...], seed: int,
-        device: torch.device,
+        device: torch.device, share: tuple[int, int] = (0, 1),
     ) -> None:  # fmt: skip
+        number, many = share
+        if batch < many:
+            raise ValueError(f"a batch of {batch} images cannot be shared by {many} processes; start fewer")
+        self.part = slice(number * batch // many, (number + 1) * batch // many)
         self.batch, self.augmentations, self.seed, self.device = batch, augment, seed, device
         self.mean, self.sd = mean, sd
         self.resident = fits(images.x, device)
@@ -65,14 +71,15 @@ class Batches:
         return self._order[1][place * self.batch : (place + 1) * self.batch]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Images ``[B, C, H, W]`` as the network reads them and labels ``[B]`` of step number `step`."""
+        """This process's images ``[B, C, H, W]``, as the network reads them, and labels ``[B]`` of step `step`."""
         rows = self.rows(step)
         if self.resident:
             rows = rows.to(self.device, non_blocking=True)
         x = self.x[rows].to(self.device, non_blocking=True)
         y = self.y[rows].to(self.device, non_blocking=True)
         generator = Generator().manual_seed(derived_seed(self.seed, "augment", step))
-        return standardised(augmented(x, self.augmentations, generator), self.mean, self.sd), y
+        # The whole batch is augmented: who trains along must not change what an image looks like.
+        return standardised(augmented(x, self.augmentations, generator)[self.part], self.mean, self.sd), y[self.part]
 
 
 def fits(x: Tensor, device: torch.device) -> bool:

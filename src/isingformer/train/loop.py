@@ -4,10 +4,14 @@
 
 Random numbers: a step seeds torch's default generators from (seed, step) and the caller's states are put back at the
 end. So any step can be repeated, and a resumed training draws what an uninterrupted one would have drawn.
+
+Several processes (see `processes.py`) each run this loop on their part of every batch; gradients are averaged by
+DistributedDataParallel, figures are added up, and all take every decision together.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +24,11 @@ from torch import Tensor, nn
 from ..curvature.likelihood import Likelihood
 from ..data import Images
 from ..methods import Attached
+from ..methods.distributed import add_up, processes, rank
 from .batches import Batches, derived_seed, in_chunks
 from .checkpoint import Progress, read_checkpoint, restore, snapshot, write_checkpoint
 from .device import deterministic, precision
+from .processes import any_of, by_first, data_parallel, nothing
 from .recipe import Recipe, schedule
 
 
@@ -69,6 +75,7 @@ class Loop:
     def __post_init__(self) -> None:
         """Build the optimiser; take up the checkpoint where there is one."""
         self.model = self.method.model
+        self.network: nn.Module = self.model  # what a training pass calls
         self.device = next(self.model.parameters()).device
         self.likelihood: Likelihood = self.method.parts.likelihood
         self.steps = self.recipe.epochs * self.batches.per_epoch
@@ -78,6 +85,8 @@ class Loop:
         self.best: dict[str, Tensor] = {}
         if self.checkpoint is not None and self.checkpoint.exists():
             self.progress, self.best = read_checkpoint(self.checkpoint, self.method, self.optimizer)
+        if processes() > 1:
+            self.network = data_parallel(self.model)
         # Kept on the device: reading them at every step would make a GPU wait.
         self.running = torch.tensor(self.progress.running, dtype=torch.float64, device=self.device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
@@ -98,7 +107,7 @@ class Loop:
                 if progress.step % self.batches.per_epoch == 0:
                     self._end_of_epoch()
                 progress.seconds += time.perf_counter() - started
-                stopping = self.stop()
+                stopping = any_of(self.stop())
                 every = self.checkpoint_every or self.batches.per_epoch
                 if stopping or self.done or progress.step % every == 0:
                     self._write()
@@ -112,8 +121,7 @@ class Loop:
 
     def _step(self) -> None:
         step, optimizer, model = self.progress.step, self.optimizer, self.model
-        seed = derived_seed(self.recipe.seed, "noise", step)
-        self._seed_generators(seed)
+        self._seed_generators(derived_seed(self.recipe.seed, "noise", step, *([rank()] if rank() else [])))
         rate = self.lr * schedule(step, steps=self.steps, warmup=self.recipe.lr_warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -121,9 +129,10 @@ class Loop:
         model.train()
         try:
             with self.autocast():
-                outputs = model(x)
+                outputs = self.network(x)
             nll = self.likelihood.nll(outputs.float(), y).mean()
-            loss = nll + self.method.kl()
+            # Parts may differ by an image; with this factor the mean over processes is the mean over the batch.
+            loss = (nll + self.method.kl()) * (len(y) * processes() / self.batches.batch)
             self._notice_nan(loss, step)
             loss.backward()
             if self.recipe.clip is not None:
@@ -148,7 +157,7 @@ class Loop:
 
     def _notice_nan(self, loss: Tensor, step: int) -> None:
         if self.device.type == "cpu":
-            if not bool(loss.isfinite()):
+            if any_of(not bool(loss.isfinite())):
                 raise self._diverged(step)
         else:
             fresh = ~loss.detach().isfinite() & (self.first_bad < 0)
@@ -183,6 +192,7 @@ class Loop:
         return {"loss": loss / max(1, images), "accuracy": right / max(1, images), **self.method.summary()}
 
     def _end_of_epoch(self) -> None:
+        add_up(self.running, "figures")
         row = {"epoch": len(self.progress.history) + 1, "step": self.progress.step, **self.figures()}
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         if len(self.validation):
@@ -199,6 +209,7 @@ class Loop:
         progress, nll = self.progress, row["validation_nll"]
         if progress.best_nll is None or nll < progress.best_nll:
             progress.best_nll, progress.best_epoch = nll, int(row["epoch"])
+            self.method.synchronise()
             self.best = snapshot(self.method)
         waited = row["epoch"] - progress.best_epoch >= (self.recipe.patience or 0)
         progress.stopped = waited and progress.step < self.steps
@@ -209,18 +220,26 @@ class Loop:
         self.model.eval()
         nll = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        for x, y in in_chunks(self.validation, self.batches.mean, self.batches.sd, self.device):
+        chunks = in_chunks(self.validation, self.batches.mean, self.batches.sd, self.device)
+        for x, y in itertools.islice(chunks, rank(), None, processes()):
             with self.autocast():
                 outputs = self.model(x)
             nll += self.likelihood.nll(outputs.float(), y).double().sum()
             right += (self.likelihood.probabilities(outputs.float()).argmax(-1) == y).sum()
+        add_up(nll, "figures")
+        add_up(right, "figures")
         return float(nll) / len(self.validation), int(right) / len(self.validation)
 
     def _write(self) -> None:
         self._check_weights()
-        self.progress.running = self.running.tolist()
-        if self.checkpoint is not None:
-            write_checkpoint(self.checkpoint, self.progress, self.method, self.optimizer, self.best)
+        # Every process gets an equal share of what all have, so that one file is good for all of them.
+        self.method.synchronise()
+        self.progress.running = add_up(self.running, "figures").div_(processes()).tolist()
+        file = self.checkpoint
+        if file is not None:
+            by_first(
+                lambda: write_checkpoint(file, self.progress, self.method, self.optimizer, self.best), others=nothing
+            )
 
 
 def decay_groups(method: Attached) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

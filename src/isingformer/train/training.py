@@ -11,12 +11,14 @@ import torch
 
 from ..data import Dataset, Images, load_data, split, standardise
 from ..methods import Attached, Ising, Method, attach, save
+from ..methods.distributed import processes, rank
 from ..nn.vit import ViT
 from .batches import Batches, derived_seed
 from .checkpoint import Progress
 from .device import find_device, threads, threads_for
 from .folder import RunFolder
 from .loop import Loop
+from .processes import by_first, joined, nothing, own_device
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
 from .recipe import Recipe
 from .run import Run
@@ -42,6 +44,9 @@ def train(
     of a training that was never interrupted (on the same machine; on a GPU with ``Recipe(deterministic=True)``).
     torch's default generators are used and left as they were.
 
+    Where torchrun has started several processes, all call this alike: each takes its part of every batch, and the first
+    one writes the folder, which all must see.
+
     Args:
         data: a `Dataset`, or what `load_data` takes: ``"digits"``, ``"mnist"``, a folder of images, an .npz.
         method: `Ising` (None), `DropConnect`, `Dropout` or `Plain`.
@@ -62,7 +67,7 @@ def train(
     method, recipe = method or Ising(), recipe or Recipe()
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be a number of steps from 1 on, or None, got {checkpoint_every}")
-    place = find_device(device)
+    place = own_device(find_device(device))
     dataset = data if isinstance(data, Dataset) else load_data(data)
     sample, validation = split(
         dataset.train, train=recipe.train_size, validation=recipe.validation, stratified=recipe.stratified,
@@ -75,26 +80,32 @@ def train(
         )
     network = recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
     mean, sd = standardise(sample)
-    batches = Batches(
-        sample, batch=recipe.batch_for(len(sample)), mean=mean, sd=sd, augment=recipe.augmentations, seed=recipe.seed,
-        device=place,
-    )  # fmt: skip
-    steps, lr = recipe.epochs * batches.per_epoch, recipe.rate(network)
-    # Before the folder: settings that no network fits must not leave one behind.
-    handle = build(network, method, recipe, examples=len(sample), steps=steps, device=place)
-    folder = RunFolder(out)
-    with folder.locked():
-        about = folder.begin(
-            {
-                "command": command,
-                "data": described(dataset, sample, validation, mean.tolist(), sd.tolist()),
-                "method": {"name": method.name, "settings": method.settings()},
-                "recipe": recipe.settings(),
-                "network": network,
-                "plan": {"batch": batches.batch, "steps": steps, "lr": lr, "threads": threads_for(network, place)},
+    with joined(place), contextlib.ExitStack() as held:
+        batches = Batches(
+            sample, batch=recipe.batch_for(len(sample)), mean=mean, sd=sd, augment=recipe.augmentations,
+            seed=recipe.seed, device=place, share=(rank(), processes()),
+        )  # fmt: skip
+        steps, lr = recipe.epochs * batches.per_epoch, recipe.rate(network)
+        # Before the folder: settings that no network fits must not leave one behind.
+        handle = build(network, method, recipe, examples=len(sample), steps=steps, device=place)
+        folder = RunFolder(out)
+        about: dict[str, Any] = {
+            "command": command,
+            "data": described(dataset, sample, validation, mean.tolist(), sd.tolist()),
+            "method": {"name": method.name, "settings": method.settings()},
+            "recipe": recipe.settings(),
+            "network": network,
+            "plan": {
+                "batch": batches.batch, "steps": steps, "lr": lr, "threads": threads_for(network, place),
+                "processes": processes(),
             },
-            overwrite=overwrite,
-        )
+        }  # fmt: skip
+
+        def begin() -> dict[str, Any]:
+            held.enter_context(folder.locked())
+            return folder.begin(about, overwrite=overwrite)
+
+        about = by_first(begin, others=folder.read)
         if about["finished"] is not None:
             return Run(folder.path, dataset=dataset, device=place)
         loop = Loop(
@@ -102,12 +113,17 @@ def train(
             checkpoint_every=checkpoint_every, stop=stop,
         )  # fmt: skip
         with contextlib.ExitStack() as shown, threads(about["plan"]["threads"]):
-            loop.watcher = _watchers(shown, folder, loop, progress=progress, tensorboard=tensorboard)
+            if rank() == 0:
+                loop.watcher = _watchers(shown, folder, loop, progress=progress, tensorboard=tensorboard)
             finished = loop.run()
-        if finished:
+
+        def finish() -> None:
             save(handle.model.eval(), folder.path)
             folder.finish(about, outcome(loop.progress))
-    return Run(folder.path, dataset=dataset, device=place)
+
+        if finished:
+            by_first(finish, others=nothing)
+        return Run(folder.path, dataset=dataset, device=place)
 
 
 def build(

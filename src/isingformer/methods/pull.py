@@ -1,0 +1,41 @@
+"""What pulls a weight's drop probability away from the prior field: its evidence, and the slab against the spike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..ising import evidence, slab_minus_spike
+
+if TYPE_CHECKING:
+    from .ising_rule import IsingRule
+
+
+class Pull(Mapping[str, Tensor]):
+    """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole."""
+
+    def __init__(self, rule: IsingRule) -> None:
+        self.rule = rule
+
+    def __getitem__(self, name: str) -> Tensor:
+        rule, spec = self.rule, self.rule.spec
+        mean = rule.parts.mean(name).to(rule.average.average.dtype)
+        fan_in = mean.shape[-1]
+        pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
+        pull = pull.mul_(spec.weight_of_evidence)
+        if spec.spike_slab:
+            widths = {
+                "noise_sd": spec.noise_sd(fan_in),
+                "spike_sd": spec.spike_sd(fan_in),
+                "slab_sd": spec.slab_sd(fan_in),
+            }
+            pull = pull.add_(slab_minus_spike(mean, **widths))
+        return pull
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rule.parts.posteriors)
+
+    def __len__(self) -> int:
+        return len(self.rule.parts.posteriors)

@@ -1,0 +1,73 @@
+"""From a run to a smaller one, in Python; the command's own tests are in `tests/cli/test_compress.py`."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import isingformer as isf
+from isingformer.compress import CompactRun, class_probabilities, compress_run, load_compact, open_run
+from isingformer.compress.run import training_images
+
+RECIPE = {"width": 16, "depth": 2, "heads": 2, "mlp": 16, "patch": 4, "epochs": 3}
+
+
+@pytest.fixture(scope="module")
+def two_classes():
+    """The ones and the sevens."""
+    data = isf.load_data("digits")
+
+    def of(images):
+        rows = (images.y == 1) | (images.y == 7)
+        return isf.Images(images.x[rows], (images.y[rows] == 7).long())
+
+    return isf.Dataset("ones and sevens", of(data.train), of(data.test), ("1", "7"))
+
+
+@pytest.fixture(scope="module")
+def binary(two_classes, tmp_path_factory):
+    recipe = isf.Recipe(likelihood="binary", train_size=150, validation=40, **RECIPE)
+    out = tmp_path_factory.mktemp("runs") / "a"
+    return isf.train(two_classes, isf.Ising(warmup=0), recipe, out=out, progress=False, tensorboard=False)
+
+
+@pytest.mark.parametrize("bayesian", [False, True], ids=["deterministic", "bayesian"])
+def test_two_classes_by_one_logit(binary, two_classes, tmp_path, bayesian):
+    made = compress_run(binary, tmp_path / "b", macs=0.4, bayesian=bayesian, epochs=1, export_as="torch", samples=3)
+    run = open_run(tmp_path / "b", dataset=two_classes)
+    assert type(run) is CompactRun and run.bayesian is bayesian
+    found = run.predict(two_classes.test.x, samples=3).probs
+    assert found.shape == (len(two_classes.test), 2)
+    program = torch.export.load(made.exported).module()
+    assert (program(two_classes.test.x) - found).abs().max() < 1e-5
+    if not bayesian:
+        once = class_probabilities(load_compact(tmp_path / "b"), binary.inputs(two_classes.test.x), "binary")
+        torch.testing.assert_close(found, once)
+    assert made.report.after.accuracy == pytest.approx(run.evaluate(samples=3).scores.accuracy)
+
+
+def test_training_images_are_those_of_the_training(binary, two_classes):
+    """As many as the recipe says, none of them held out, in the mean that the run was standardised with."""
+    sample, held_out = training_images(binary), binary.validation()
+    assert len(sample) == 150
+    assert sample.x.double().mean() == pytest.approx(binary.about["data"]["mean"][0], rel=1e-5)
+    pixels = {image.numpy().tobytes() for image in held_out.x}
+    assert not pixels & {image.numpy().tobytes() for image in sample.x}
+
+
+def test_a_latency_takes_heads_of_one_width(binary, tmp_path):
+    made = compress_run(binary, tmp_path / "b", latency_ms=1e3, samples=2)
+    assert made.as_dict()["structures"] == ["units", "slices"]
+    assert any("nothing is removed" in note for note in made.notes)
+    assert json.loads((tmp_path / "b" / "run.json").read_text())["compressed"]["latency_ms"] == 1e3
+
+
+def test_nothing_is_written_where_something_fails(binary, tmp_path, monkeypatch):
+    def fails(*args, **how):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(sys.modules[compress_run.__module__], "compression_report", fails)
+    with pytest.raises(RuntimeError, match="no"):
+        compress_run(binary, tmp_path / "b", macs=0.5, samples=2)
+    assert list(tmp_path.iterdir()) == []

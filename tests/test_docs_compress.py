@@ -1,0 +1,75 @@
+"""The page on compression is true: its flags and defaults are those of the command, its names those of the code."""
+
+import json
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import isingformer as isf
+from isingformer import cli
+from isingformer.compress import Score, compress_run
+from isingformer.compress.choose import STRUCTURES
+from isingformer.compress.export import MOST_BYTES, SUFFIX, Format
+from isingformer.compress.recover import recover
+from isingformer.compress.run import FAST_STRUCTURES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+
+
+def table(head):
+    """The cells below the head that begins with this word."""
+    lines = PAGE.split(f"| {head} |")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def codes(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def actions():
+    """The command's flags, with what they are if not given."""
+    parser = cli.build_parser()._subparsers._group_actions[0].choices["compress"]
+    return {action.option_strings[0]: action for action in parser._actions if action.option_strings}
+
+
+def test_the_flags_are_those_of_the_command():
+    known = {flag: action for flag, action in actions().items() if flag != "-h"}
+    listed = {codes(flag)[0]: (codes(default) or [None])[0] for flag, default, _ in table("flag")}
+    assert listed.keys() == known.keys()
+    for flag, default in listed.items():
+        assert known[flag].required if default is None else str(known[flag].default) == default, flag
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= known.keys() | {
+        "--data",
+        "--method",
+        "--delta",
+        "--epochs",
+    }
+
+
+def test_kinds_scores_and_formats_are_those_of_the_code():
+    assert [codes(name)[0] for name, _ in table("kind")] == list(STRUCTURES)
+    assert [codes(name)[0] for name, _ in table("score")] == list(get_args(Score))
+    (kinds,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--kinds"])
+    assert f"with `--latency-ms` `{','.join(FAST_STRUCTURES)}`" in kinds
+    (formats,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--export"])
+    assert codes(formats) == list(get_args(Format))
+    assert f"at most {MOST_BYTES // 10**9} GB" in PAGE
+    assert recover.__kwdefaults__["distil"] == 0.5 and "half and half" in PAGE
+
+
+@pytest.mark.parametrize("format", get_args(Format))
+def test_a_folder_holds_the_files_that_are_listed(tmp_path, format):
+    recipe = isf.Recipe(epochs=1, width=8, depth=1, heads=1, mlp=8, patch=4, train_size=100)
+    run = isf.train("digits", isf.Plain(), recipe, out=tmp_path / "a", progress=False, tensorboard=False)
+    compress_run(run, tmp_path / "b", macs=0.5, samples=2, test_size=20, export_as=format)
+    listed = {name for names, _ in table("file") for name in codes(names)}
+    others = {f"network{suffix}" for name, suffix in SUFFIX.items() if name != format}
+    there = {path.name for path in (tmp_path / "b").iterdir()}
+    assert all(any(fnmatch(file, name) for name in listed) for file in there)
+    assert {name for name in listed if not any(fnmatch(file, name) for file in there)} == others
+    about = json.loads((tmp_path / "b" / "run.json").read_text())
+    assert about["compressed"]["from"] == str(tmp_path / "a") and about["network"]["blocks"]
