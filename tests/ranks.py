@@ -154,7 +154,7 @@ def sharded(rank):
             if not first:
                 fully_shard(model)
             trained(model, model, method, batches(), own_part(rank))
-        except NotImplementedError as error:
+        except ValueError as error:
             refused[f"first {first}"] = torch.tensor("is sharded over processes (fully_shard)" in str(error))
     return refused
 

@@ -54,7 +54,7 @@ def _in_one_line(what: str) -> Iterator[None]:
 def check_whole(weight: Tensor, name: str) -> Tensor:
     """The weight, unless it is cut up over ranks: a part of m beside the whole of q would give wrong numbers."""
     if getattr(weight, "device_mesh", None) is not None:
-        raise NotImplementedError(
+        raise ValueError(
             f"the weight of {name!r} is sharded over processes (fully_shard), and q is not; train with "
             "DistributedDataParallel, which the method supports"
         )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .style import Cells, in_order, legend, look, new_figure, title_of
+from ...explain.look import new_figure
+from .style import Cells, in_order, legend, look, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

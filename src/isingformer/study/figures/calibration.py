@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .style import FAINT, QUIET, Cells, in_order, legend, look, new_figure
+from ...explain.look import new_figure
+from .style import FAINT, QUIET, Cells, in_order, legend, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

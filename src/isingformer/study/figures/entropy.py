@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...explain.look import new_figure
 from ..summary import Summary
-from .style import INK, QUIET, Cells, in_order, look, new_figure
+from .style import INK, QUIET, Cells, in_order, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .style import QUIET, Cells, in_order, look, new_figure, shown
+from ...explain.look import new_figure
+from .style import QUIET, Cells, in_order, look, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .style import new_figure, shown
+from ...explain.look import new_figure
+from .style import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

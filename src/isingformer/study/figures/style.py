@@ -107,17 +107,6 @@ def our_settings() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure, in inches, with a title unless its legend has one; it belongs to no window and no list."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)  # type: ignore[union-attr,call-arg]
-    if title:
-        figure.suptitle(title, x=0.01, ha="left")
-    return figure
-
-
 def rendered(figure: Figure, kind: str) -> bytes:
     """A figure as a ``png`` on white or an ``svg`` without background; the same figure always gives the same bytes."""
     buffer = io.BytesIO()
