@@ -4,10 +4,11 @@
     python benchmarks/study.py --plan quick --rounds 1 --out results/study-cpu.json
 
 For every method of the plan, every shape of image and every size of batch (of the largest alone where not stacked), in
-one run: trainings' steps a second (a step of ten stacked replicas counts ten), the seconds before the first fast step
-(compiling, capturing), memory, and the seconds that T passes over the test images take. From these follows what the
-whole plan takes on this device: steps times seconds a step, and every program compiled once. Images are random pixels
-of each dataset's shape, of which speed does not depend.
+one run: trainings' steps a second (a step of twenty stacked replicas counts twenty), the seconds before the first fast
+step (compiling, capturing), memory, and the seconds that T passes over the test images take. Stacked are the replicas
+of a cell at all its rates, as the study stacks them. From these follows what the whole plan takes on this device: steps
+times seconds a step, and every program compiled once. Images are random pixels of each dataset's shape, of which speed
+does not depend.
 """
 
 import argparse
@@ -30,7 +31,7 @@ SHAPES = {
     "digits": (1, 8, 10),
 }
 WAYS = {"stacked": (None, True), "looped": (1, True), "eager": (1, False)}
-"""Replicas (None: all of a cell) and whether compiled and captured."""
+"""Replicas (None: all of a cell, at all its rates) and whether compiled and captured."""
 CYCLE = 20
 """Steps that hold whole refresh cycles, with and without measuring."""
 
@@ -49,20 +50,28 @@ def wait(device):
         torch.cuda.synchronize()
 
 
+def at_all_rates(plan, cell):
+    """The trainings that the study stacks with the cell: its replicas, and those of the cells of other rates."""
+    same = (cell.dataset, cell.size, cell.method)
+    cells = [other for other in plan.cells() if (other.dataset, other.size, other.method) == same]
+    return [(other, replica) for other in cells for replica in range(plan.replicas)]
+
+
 def measured(plan, cell, way, device, rounds, warm=CYCLE):
     """One row: a training of the cell, stopped when it has been timed."""
     channels, side, classes = SHAPES[cell.dataset]
     replicas, fast = WAYS[way]
-    replicas = replicas or plan.replicas
+    trainings = at_all_rates(plan, cell)[:replicas]
+    replicas = len(trainings)
     test = plan.dataset(cell.dataset).test_images or 500
     data = Dataset(cell.dataset, images(cell.size, *SHAPES[cell.dataset]), images(test, *SHAPES[cell.dataset]),
                    tuple(map(str, range(classes))))  # fmt: skip
-    recipes = [plan.recipe_for(cell, replica) for replica in range(replicas)]
+    recipes = [plan.recipe_for(*training) for training in trainings]
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    method = plan.method_for(cell)
+    method = plan.method_for(*(other for other, _ in trainings))
     if hasattr(method, "warmup"):  # during which nothing is swept, so that it would look too fast
         method = dataclasses.replace(method, warmup=0)
     stack = Stack(data, method, recipes, device=device, fast=fast)
@@ -104,7 +113,8 @@ def whole_plan(plan, rows):
     found = {(row["method"], row["image"], row["batch"]): row for row in rows if row["way"] == "stacked"}
     training = scoring = 0.0
     used = {}
-    for cell in plan.cells():
+    stacks = {(cell.dataset, cell.size, cell.method): cell for cell in plan.cells()}
+    for cell in stacks.values():
         recipe = plan.recipe_for(cell, 0)
         channels, side, _ = SHAPES[cell.dataset]
         batch = recipe.batch_for(cell.size)

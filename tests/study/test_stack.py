@@ -122,19 +122,20 @@ def test_captured_and_compiled_it_is_the_eager_training(name, compiled, monkeypa
     monkeypatch.setattr("isingformer.study.stack.WORTH_COMPILING", 0 if compiled else 10**9)
     recipes = [dataclasses.replace(RECIPE, seed=seed, epochs=4, precision="float32") for seed in SEEDS[:2]]
     fast, slow = (
-        Stack(corners(), METHODS[name], recipes, device=torch.device("cuda"), fast=fast) for fast in (True, False)
+        Stack(corners(), METHODS[name], recipes, device=torch.device("cuda"), dtype=torch.float64, fast=fast)
+        for fast in (True, False)
     )
     assert fast.captured and fast.compiled is compiled and not slow.captured
     fast.train()
     slow.train()
     for (key, one), other in zip(fast.model.state_dict().items(), slow.model.state_dict().values(), strict=True):
         if not key.endswith("attn.qkv.bias"):
-            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3, msg=key)
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
     for key, q in fast.method.drop_probability().items():
-        torch.testing.assert_close(q, slow.method.drop_probability()[key], rtol=1e-2, atol=1e-3, msg=key)
-    torch.testing.assert_close(fast.nll, slow.nll, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(q, slow.method.drop_probability()[key], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(fast.nll, slow.nll, rtol=1e-6, atol=1e-7)
     found = [stack.predict(corners().test, 4).samples for stack in (fast, slow)]
-    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-7)
 
 
 RATED = {
