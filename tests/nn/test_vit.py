@@ -118,3 +118,19 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
 def test_images_of_another_size_are_refused():
     with pytest.raises(RuntimeError):
         vit()(randn(1, 2, 9, 9))
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_frugal_it_computes_the_same_logits_and_gradients(pool):
+    full, frugal = (vit(pool=pool, replicas=2) for _ in range(2))
+    frugal.frugal = True
+    tokens = []
+    frugal.blocks[-1].mlp.register_forward_hook(lambda module, args, out: tokens.append(out.shape[-2]))
+    images = randn(2, 3, 2, 6, 6)
+    found = [model(images) for model in (full, frugal)]
+    torch.testing.assert_close(*found)
+    assert tokens == [1 if pool == "class" else 5]
+    for logits in found:
+        logits.square().sum().backward()
+    for one, other in zip(full.parameters(), frugal.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)

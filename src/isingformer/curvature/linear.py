@@ -53,7 +53,12 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.flatten(1, -2)
-    y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    if bias is None or torch.compiler.is_compiling():
+        # Compiled, the sum joins what comes next. A GPU's baddbmm first writes the bias out for every row.
+        y = torch.bmm(rows, weight.mT)
+        y = y if bias is None else y + bias.unsqueeze(1)
+    else:
+        y = torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
     return y.view(*x.shape[:-1], weight.shape[-2])
 
 

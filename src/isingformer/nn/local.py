@@ -24,13 +24,8 @@ class _LocalNoise(torch.autograd.Function):
         total = plain_linear(x.square(), variance, None)
         at_least = total.clamp_min(SMALLEST_VARIANCE)
         by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
-        if torch.compiler.is_compiling():
-            # The same again, at no cost. But torch's compiler would rather make noise anew in backward than remember
-            # what came of it, which takes longer, and it never repeats a flip.
-            by_sd = by_sd.flip(-1).flip(-1)
-        slope = torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0).to(eps.dtype)
-        ctx.save_for_backward(x, variance, slope)
-        return (by_sd * at_least).to(eps.dtype)
+        ctx.save_for_backward(x, variance, torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0))
+        return by_sd * at_least
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -58,4 +53,6 @@ def local_noise(x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device)
         x, variance = x.to(dtype), variance.to(dtype)
-    return _LocalNoise.apply(x, variance, eps)
+    # Cast here and not inside: where a function returns what a cast left as it was, torch 2.11's compiler loses the
+    # gradient that comes back.
+    return _LocalNoise.apply(x, variance, eps.to(x.dtype))

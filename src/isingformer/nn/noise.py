@@ -22,6 +22,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .keyed import NORMAL_SALT, UNIFORM_SALT, fits, keyed_normal, keyed_uniform
+
 
 class Noise(Protocol):
     """What a masked layer asks for."""
@@ -70,6 +72,10 @@ def _cosine(turn: Tensor) -> Tensor:
 
 def _use_cpu_generator(like: Tensor) -> bool:
     return like.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _as_tensor(layer: int | Tensor, like: Tensor) -> Tensor:
+    return layer if isinstance(layer, Tensor) else torch.full((), layer, dtype=torch.int32, device=like.device)
 
 
 def _derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,23 +149,32 @@ class KeyedNoise:
 
     def uniform(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """U[0, 1) from the mask keys."""
-        start, own = self._start(self.mask_key, layer, 0), tuple(shape[self.keys.dim() :])
+        own = tuple(shape[self.keys.dim() :])
+        if fits(like) and not torch.compiler.is_compiling():
+            return keyed_uniform(self.mask_key, _as_tensor(layer, like), own, like.dtype)
+        start = self._start(self.mask_key, layer, UNIFORM_SALT)
         if _use_cpu_generator(like):
             return self._seeded(torch.rand, start, own, like.dtype)
         return _unit(self._words(start, own), like.dtype)
 
     def normal(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
-        """N(0, 1) from the weight keys; where it is hashed, by Box and Muller from one word an entry.
+        """N(0, 1) from the weight keys; where it is hashed, by Box and Muller from one word a pair of entries.
 
         The word's upper 20 bits give the radius, its lower 12 the angle, each the middle of its interval: |z| < 5.4.
-        A second word an entry would cost more than the products that the noise is added to.
+        Of n entries the first half are the pairs' cosines, the others their sines.
         """
-        start, own = self._start(self.weight_key, layer, 0x9E3779B), tuple(shape[self.keys.dim() :])
+        own = tuple(shape[self.keys.dim() :])
+        if fits(like):
+            return keyed_normal(self.weight_key, _as_tensor(layer, like), own, like.dtype)
+        start = self._start(self.weight_key, layer, NORMAL_SALT)
         if _use_cpu_generator(like):
             return self._seeded(torch.randn, start, own, like.dtype)
         wide = like.dtype if like.dtype == torch.float64 else torch.float32
-        words = self._words(start, own)
+        count = math.prod(own)
+        words = self._words(start, ((count + 1) // 2,))
         radius = ((words >> 12) & 0xFFFFF).to(wide) * 2.0**-20 + 2.0**-21
         turn = (words & 0xFFF).to(wide) * 2.0**-12 + (2.0**-13 - 0.5)
-        square = -2 * torch.log(radius)
-        return (square * torch.rsqrt(square) * _cosine(turn)).to(like.dtype)
+        quarter_back = torch.where(turn < -0.25, turn + 0.75, turn - 0.25)
+        length = (-2 * torch.log(radius)).sqrt()
+        both = torch.cat([length * _cosine(turn), length * _cosine(quarter_back)], -1)[..., :count]
+        return both.to(like.dtype).view(*start.shape, *own)

@@ -27,10 +27,10 @@ class Attention(nn.Module):
         self.qkv = linear_layer(width, 3 * width, replicas)
         self.proj = linear_layer(width, width, replicas)
 
-    def forward(self, x: Tensor) -> Tensor:  # [*R, B, T, D]
-        """Tokens to tokens."""
+    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:  # [*R, B, T, D]
+        """Tokens to tokens; of the first `queries` alone where that is given."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [*R, B, T, 3, heads, channels]
-        return self.proj(attention(qkv.flatten(0, -5)).reshape(x.shape))
+        return self.proj(attention(qkv.flatten(0, -5), queries).reshape(*x.shape[:-2], -1, x.shape[-1]))
 
 
 class MLP(nn.Module):
@@ -56,9 +56,9 @@ class Block(nn.Module):
         self.norm2 = layer_norm(width, replicas)
         self.mlp = MLP(width, mlp, replicas)
 
-    def forward(self, x: Tensor) -> Tensor:  # [*R, B, T, D]
-        """Tokens to tokens."""
-        x = x + self.attn(self.norm1(x))
+    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:  # [*R, B, T, D]
+        """Tokens to tokens; of the first `queries` alone where that is given."""
+        x = x[..., :queries, :] + self.attn(self.norm1(x), queries)
         return x + self.mlp(self.norm2(x))
 
 
@@ -104,6 +104,9 @@ class ViT(nn.Module):
         }  # fmt: skip
         self.patch, self.width, self.heads, self.mlp = patch, width, heads, mlp
         self.pool, self.replicas = pool, replicas
+        self.frugal = False
+        """Whether the last block computes the class token alone where the head reads no other: same logits, less work.
+        Off for whoever looks at the other tokens."""
         lead = () if replicas is None else (replicas,)
         tokens = 1 + (image_size // patch) ** 2
         self.embed = linear_layer(channels * patch**2, width, replicas)
@@ -117,8 +120,9 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:  # [*R, B, C, H, W]; with replicas also [B, C, H, W], shared by all
         """Logits, ``[*R, B, classes]``."""
         x = self.embeddings(images)  # [*R, B, T, D]
-        for block in self.blocks:
-            x = block(x)
+        last = len(self.blocks) - 1 if self.frugal and self.pool == "class" else None
+        for number, block in enumerate(self.blocks):
+            x = block(x, queries=1) if number == last else block(x)
         return self.read_out(x)
 
     def embeddings(self, images: Tensor) -> Tensor:

@@ -80,6 +80,7 @@ class Stack:
         self.network = self.recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
         self.lr = self.recipe.rate(self.network)
         self.model = stack([initial_network(self.network, seed) for seed in self.seeds]).to(device, dtype)
+        self.model.frugal = True
         self.method = attach(
             self.model, method, examples=self.rows.shape[1], steps=self.steps, likelihood=self.recipe.likelihood,
             seeds=[derived_seed(seed, "noise") for seed in self.seeds],
