@@ -96,7 +96,7 @@ def unnamed(page, role):
     """What has a role and no name for those who do not see; None where nothing has the role."""
     named = page.get_by_role(role).evaluate_all(
         "all => all.map(e => [e.outerHTML, e.getAttribute('aria-label') || e.alt || e.labels?.[0]?.innerText ||"
-        " e.innerText])"
+        " e.innerText || e.querySelector('img')?.alt])"
     )
     return [html for html, name in named if not (name or "").strip()] if named else None
 

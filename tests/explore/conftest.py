@@ -1,13 +1,11 @@
 """A small run on the digits, and a server of it."""
 
-import threading
-from contextlib import contextmanager
-
 import pytest
 
 import isingformer as isf
+from explore_serving import serving
 from isingformer.compress import compress_run
-from isingformer.explore import Explorer, ExploreServer, pools_of
+from isingformer.explore import Explorer, pools_of
 
 RECIPE = isf.Recipe(epochs=3, width=16, depth=2, heads=2, mlp=16, patch=2, train_size=200, validation=64, lr=1e-2)
 
@@ -31,18 +29,6 @@ def explorer(run):
     return Explorer(run, pools_of(run), most=40)
 
 
-@contextmanager
-def serving(explorer):
-    with ExploreServer(explorer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def server(explorer):
     with serving(explorer) as found:
@@ -51,5 +37,5 @@ def server(explorer):
 
 @pytest.fixture(scope="module")
 def shared_server(run):
-    with serving(Explorer(run, pools_of(run), most=40)) as found:
+    with serving(Explorer(run, pools_of(run), most=20)) as found:
         yield found

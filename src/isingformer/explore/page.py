@@ -17,6 +17,10 @@ POLICY = (
 """What the page may do: run and look as this server says, ask this server, show pictures that it was handed."""
 DARK = 128
 """A training mean below this says that pictures are light on dark, and drawings start so."""
+PAPER = 280
+"""Pixels of the longer side of what is drawn on."""
+BRUSH = 24
+"""Its width there, and no less than a pixel and a third of the run's images."""
 FIRST = 50
 """T before the reader chooses another."""
 
@@ -25,10 +29,13 @@ def page_files(explorer: Explorer) -> dict[str, tuple[str, bytes]]:
     """Address to type and content."""
     templates = environment(TEMPLATES, SHARED)
     about = explorer.run.about
+    height, width = explorer.size
+    scale = PAPER / max(height, width)
     values: dict[str, Any] = {
         "run": explorer.run.folder.resolve().name, "method": about["method"]["name"], "data": about["data"]["name"],
         "level": f"{100 * explorer.level:g}%", "most": explorer.most, "first": min(FIRST, explorer.most),
         "classes": explorer.classes, "grid": explorer.grid, "size": explorer.size, "channels": explorer.channels,
+        "paper": (round(scale * height), round(scale * width)), "brush": max(BRUSH, min(70, round(4 / 3 * scale))),
         "blur": explorer.most_blur, "pools": explorer.pools, "takes_images": explorer.takes_images,
         "inside": explorer.parts is not None, "dark": sum(about["data"]["mean"]) / explorer.channels < DARK,
     }  # fmt: skip

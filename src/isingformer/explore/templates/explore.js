@@ -302,6 +302,7 @@
     const say = () => {
       state[name] = Number(at(name).value);
       at(`${name}-said`).textContent = words(state[name]);
+      at(name).setAttribute("aria-valuetext", words(state[name]));
     };
     at(name).addEventListener("input", () => { say(); changed(); });
     return say;
