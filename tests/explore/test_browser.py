@@ -149,7 +149,7 @@ def test_draw_and_upload(opened, run, tmp_path):
     with page.expect_response("**/fit"):
         page.get_by_label("Choose an image file").set_input_files(photo)
     (image,) = run.read_images([photo], resize=True)
-    page.wait_for_timeout(50)
+    page.get_by_text("photo.jpg is 50 x 40 RGB.").wait_for()
     settled(page)
     same(page, run, image)
 
@@ -158,6 +158,26 @@ def test_draw_and_upload(opened, run, tmp_path):
     page.get_by_label("Choose an image file").set_input_files(large)
     page.get_by_role("alert").get_by_text("too large (8.0 MB); expected at most 8 MB").wait_for()
     same(page, run, image)  # what was shown stays
+
+
+def test_an_answer_that_comes_too_late_is_dropped(opened, run):
+    page, held = opened(), []
+    page.evaluate("""() => {
+      window.truths = [];
+      new MutationObserver(() => truths.push(document.getElementById('truth').textContent))
+        .observe(document.getElementById('truth'), {childList: true, characterData: true, subtree: true});
+    }""")
+    page.route("**/ask", lambda route: held.append(route) if not held else route.continue_())
+    thumbs = page.locator("#thumbs button")
+    with page.expect_request("**/ask"):
+        thumbs.nth(1).click()
+    thumbs.nth(2).click()  # while the question about the one before is on its way
+    answer = held[0].fetch().json()
+    held[0].fulfill(json={**answer, "label": "late"})
+    page.locator("#truth").get_by_text(f"labelled {int(run.validation().y[2])}").wait_for()
+    settled(page)
+    assert "labelled late" not in page.evaluate("truths")
+    same(page, run, run.validation().x[2])
 
 
 def test_what_the_server_refuses_is_said_on_the_page(browser, shared_server, tmp_path):
@@ -175,20 +195,20 @@ def test_what_the_server_refuses_is_said_on_the_page(browser, shared_server, tmp
     context.close()
 
 
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=lambda size: str(size["width"]))
-def test_it_fits_the_screen_stands_out_and_has_names(opened, viewport):
-    for scheme in ("light", "dark"):
-        page = opened(viewport, scheme)
-        unfold(page)
-        for tab in ("Pick", "Draw", "Upload"):
-            page.get_by_role("tab", name=tab).click()
-            assert is_within(page, viewport)
+@pytest.mark.parametrize(("viewport", "scheme"), [(WIDE, "light"), (PHONE, "dark")], ids=["1280", "375"])
+def test_it_fits_the_screen_stands_out_and_has_names(opened, viewport, scheme):
+    page = opened(viewport, scheme)
+    unfold(page)
+    for tab in ("Draw", "Upload", "Pick"):
+        page.get_by_role("tab", name=tab).click()
+        for colours in ("light", "dark"):
+            page.emulate_media(color_scheme=colours)
             worst = worst_contrast(page)
-            assert worst["ratio"] >= 4.5, (scheme, worst)
-        page.get_by_role("tab", name="Pick").click()
-        for role in ("button", "slider", "combobox", "tab", "heading", "img", "group"):
-            assert unnamed(page, role) == [], role
-        assert page.locator("h1").count() == 1 and repeated_ids(page) == 0
+            assert worst["ratio"] >= 4.5, (colours, worst)
+        assert is_within(page, viewport)
+    for role in ("button", "slider", "combobox", "tab", "heading", "img", "group"):
+        assert unnamed(page, role) == [], role
+    assert page.locator("h1").count() == 1 and repeated_ids(page) == 0
 
 
 def test_a_compressed_run_says_that_it_has_no_maps(browser, compact):

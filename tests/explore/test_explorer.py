@@ -232,3 +232,14 @@ def test_a_pool_knows_its_classes(run):
     assert pool.label(0) == "abcdefghij"[int(run.data().test.y[0])]
     with pytest.raises(ValueError, match="mine has no class 11"):
         pool.rows(11)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_answer_is_that_of_predict_there(run):
+    there = isf.Run(run.folder, device="cuda")
+    explorer = Explorer(there, pools_of(there))
+    answer = answer_view(explorer, explorer.question(asked(rotate=15)))
+    changed = Edits(15).apply(there.data().test.x[3], side=2, fill=explorer.fill)
+    same = there.predict(changed[None], samples=6, seed=0).probs[0]
+    assert [float(row["mean"]) for row in answer["bars"]] == pytest.approx(same.tolist(), abs=6e-4)
+    assert len(answer["relevance"]) == len(answer["attention"]) == 3 and len(answer["patches"]) == 16

@@ -53,7 +53,7 @@ def test_the_class_that_is_traced_follows_the_passes(tiny, batch):
     model = tiny()
     isf.attach(model, isf.DropConnect(p=0.45), examples=10)
     moved = 0
-    for x in batch(8, seed=0)[0]:
+    for x in batch(5, seed=0)[0]:
         one = growing(model, x)
         targets = [one.upto(samples).target for samples in (1, 2, 6)]
         moved += len(set(targets)) > 1

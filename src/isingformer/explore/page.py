@@ -20,7 +20,7 @@ DARK = 128
 PAPER = 280
 """Pixels of the longer side of what is drawn on."""
 BRUSH = 24
-"""Its width there, and no less than a pixel and a third of the run's images."""
+"""Its width there, and no less than a pixel of the run's images."""
 FIRST = 50
 """T before the reader chooses another."""
 
@@ -35,7 +35,7 @@ def page_files(explorer: Explorer) -> dict[str, tuple[str, bytes]]:
         "run": explorer.run.folder.resolve().name, "method": about["method"]["name"], "data": about["data"]["name"],
         "level": f"{100 * explorer.level:g}%", "most": explorer.most, "first": min(FIRST, explorer.most),
         "classes": explorer.classes, "grid": explorer.grid, "size": explorer.size, "channels": explorer.channels,
-        "paper": (round(scale * height), round(scale * width)), "brush": max(BRUSH, min(70, round(4 / 3 * scale))),
+        "paper": (round(scale * height), round(scale * width)), "brush": max(BRUSH, min(70, round(scale))),
         "blur": explorer.most_blur, "pools": explorer.pools, "takes_images": explorer.takes_images,
         "inside": explorer.parts is not None, "dark": sum(about["data"]["mean"]) / explorer.channels < DARK,
     }  # fmt: skip

@@ -15,6 +15,7 @@ import json
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -156,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.BAD_REQUEST, f"the request was cut short: {len(body)} of {length} bytes")
         return body
 
-    def _answer(self, find: Any) -> None:
+    def _answer(self, find: Callable[[], tuple[str, bytes]]) -> None:
         status = HTTPStatus.OK
         try:
             kind, content = find()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -48,8 +49,6 @@ def answer_view(explorer: Explorer, question: Question) -> dict[str, Any]:
 
 def _split(seen: Seen, classes: int) -> list[dict[str, Any]]:
     """Total, aleatoric and epistemic, in nats and in percent of the most that there can be, log(classes)."""
-    import math
-
     prediction = seen.prediction.to("cpu")
     values = (prediction.entropy, prediction.aleatoric, prediction.epistemic)
     return [

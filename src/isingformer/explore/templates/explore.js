@@ -10,9 +10,12 @@
 
   // ---- asking ----
   const told = at("told");
-  const tell = line => {
+  const tell = (line, asking = false) => {
+    if (!line && asking && !told.dataset.asking) return; // an answer takes back only what was said of questions
     told.hidden = !line;
-    told.textContent = line || "";
+    told.textContent = line.charAt(0).toUpperCase() + line.slice(1);
+    if (asking) told.dataset.asking = "yes";
+    else delete told.dataset.asking;
   };
   const reply = async request => {
     let response;
@@ -55,11 +58,11 @@
         if (about !== subject) continue;
         if (asked === version) reached = passes;
         show(answer);
-        tell("");
+        tell("", true);
         if (slowly) await new Promise(done => setTimeout(done, 160));
       } catch (error) {
         if (asked !== version) continue;
-        tell(error.message);
+        tell(error.message, true);
         break;
       }
     }
@@ -158,6 +161,7 @@
   // ---- the image: pick ----
   const choose = image => {
     state.image = image;
+    tell("");
     changed({ anew: true });
   };
   let start = 0, gallery = 0;
@@ -218,15 +222,18 @@
 
   // ---- the image: draw and upload ----
   let sent = 0;
-  const send = async blob => {
+  const send = async (blob, named = false) => {
     const mine = ++sent;
+    at("was").textContent = "";
     if (blob.size > MOST_BYTES) {
       tell(`The image is too large (${(blob.size / 2 ** 20).toFixed(1)} MB); expected at most 8 MB.`);
       return;
     }
     try {
       const found = await post("fit", "application/octet-stream", blob);
-      if (mine === sent) choose({ pixels: found.pixels });
+      if (mine !== sent) return;
+      if (named) at("was").textContent = `${blob.name} is ${found.was}.`;
+      choose({ pixels: found.pixels });
     } catch (error) {
       if (mine === sent) tell(error.message);
     }
@@ -258,21 +265,21 @@
     paper.addEventListener("pointermove", event => { if (stroke) draw(event); });
     for (const end of ["pointerup", "pointercancel"]) {
       paper.addEventListener(end, () => {
-        if (stroke) paper.toBlob(send, "image/png");
+        if (stroke) paper.toBlob(blob => send(blob), "image/png");
         stroke = null;
       });
     }
-    at("wipe").addEventListener("click", () => { wipe(); paper.toBlob(send, "image/png"); });
+    at("wipe").addEventListener("click", () => { wipe(); paper.toBlob(blob => send(blob), "image/png"); });
     wipe();
 
     const drop = at("drop"), file = at("file");
-    file.addEventListener("change", () => { if (file.files.length) send(file.files[0]); });
+    file.addEventListener("change", () => { if (file.files.length) send(file.files[0], true); });
     drop.addEventListener("dragover", event => { event.preventDefault(); drop.classList.add("over-it"); });
     drop.addEventListener("dragleave", () => drop.classList.remove("over-it"));
     drop.addEventListener("drop", event => {
       event.preventDefault();
       drop.classList.remove("over-it");
-      if (event.dataTransfer.files.length) send(event.dataTransfer.files[0]);
+      if (event.dataTransfer.files.length) send(event.dataTransfer.files[0], true);
     });
   }
   const tabs = [...document.querySelectorAll("[role=tab]")];
