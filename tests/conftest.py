@@ -48,3 +48,12 @@ def batch():
         return images, torch.randint(3, (n,), generator=generator)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser; a test that takes it has imported `browsing`, which skips where there is none."""
+    from browsing import launched
+
+    with launched() as found:
+        yield found

@@ -105,7 +105,10 @@ def test_results_that_are_named_exist(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
-    rooms, files = "ising|curvature|nn|topology|methods|data|predict|train|compress|explain|study|cli", "metrics|_files"
+    rooms, files = (
+        "ising|curvature|nn|topology|methods|data|predict|train|compress|explain|study|explore|cli",
+        "metrics|_files",
+    )
     for name in re.findall(rf"`((?:{rooms})/\w+\.py|(?:{files})\.py)`", text_of(page)):
         assert (ROOT / "src" / "isingformer" / name).is_file(), name
     for name in re.findall(r"`((?:tests|benchmarks|examples)/[\w/]+\.py)`", text_of(page)):

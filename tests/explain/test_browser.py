@@ -1,45 +1,23 @@
 """The page in a real browser: Debian's chromium, from disk, without network."""
 
-import os
-import shutil
-
 import pytest
 import torch
 
 import isingformer as isf
+from browsing import (
+    PHONE,
+    WIDE,
+    is_within,
+    needs_chromium,
+    opening,
+    repeated_ids,
+    unfold,
+    unnamed,
+    worst_contrast,
+)
 from isingformer.explain import Recorder, bottlenecks, explain
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
-
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 800}
-CONTRAST = """() => {
-  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgb = colour => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
-    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
-  const behind = element => {
-    for (let e = element; e; e = e.parentElement) {
-      const colour = rgb(getComputedStyle(e).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    return [255, 255, 255, 255];
-  };
-  const worst = {ratio: 99};
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
-    if (!own || !e.checkVisibility() || e.localName === 'script') continue;
-    const [x, y] = [luminance(rgb(getComputedStyle(e).color)), luminance(behind(e))];
-    const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
-    if (ratio < worst.ratio) Object.assign(worst, {ratio, text: e.textContent.slice(0, 40), tag: e.localName});
-  }
-  return worst;
-}"""
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -59,47 +37,17 @@ def page_file(tmp_path_factory):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def browser():
-    # In a container, chromium's own sandbox cannot be had by root; the page is ours.
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield found
-        found.close()
-
-
 @pytest.fixture
 def opened(browser, page_file):
-    """Opens the page; at the end nothing may have gone wrong, and nothing may have left it."""
-    complaints, asked, contexts = [], [], []
-
-    def open_(viewport=WIDE, scheme="light"):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(page_file.as_uri())
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert {url for url in asked if not url.startswith("data:")} == {page_file.as_uri()}
-
-
-def unfold(page):
-    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    with opening(browser, page_file.as_uri()) as open_:
+        yield open_
 
 
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=lambda size: str(size["width"]))
 def test_nothing_is_wider_than_the_screen(opened, viewport):
     page = opened(viewport)
     unfold(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert is_within(page, viewport)
     frame = page.get_by_role("group", name="Map of the network")
     wide = frame.evaluate("f => f.scrollWidth > f.clientWidth && f.tabIndex === 0")
     assert wide is (viewport == PHONE)  # what is too wide scrolls in its own frame, and the keyboard reaches it
@@ -111,7 +59,7 @@ def test_words_stand_out_in_light_and_in_dark(opened, viewport):
     for scheme in ("light", "dark"):
         page = opened(viewport, scheme)
         unfold(page)
-        worst = page.evaluate(CONTRAST)
+        worst = worst_contrast(page)
         assert worst["ratio"] >= 4.5, (scheme, worst)
         backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(backgrounds) == 2
@@ -170,11 +118,6 @@ def test_names_for_those_who_do_not_see(opened):
     page = opened()
     unfold(page)
     for role in ("slider", "link", "heading", "columnheader", "group", "img"):
-        found = page.get_by_role(role).all()
-        named = page.get_by_role(role).evaluate_all(
-            "all => all.map(e => e.getAttribute('aria-label') || e.alt || e.labels?.[0]?.innerText || e.innerText)"
-        )
-        assert found and all((name or "").strip() for name in named), role
+        assert unnamed(page, role) == [], role
     assert page.locator("h1").count() == 1
-    ids = page.locator("[id]").evaluate_all("all => all.map(element => element.id)")
-    assert len(ids) == len(set(ids))
+    assert repeated_ids(page) == 0

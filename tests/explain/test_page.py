@@ -11,8 +11,9 @@ from PIL import Image
 
 import isingformer as isf
 from isingformer.explain import Recorder, Spread, bottlenecks, explain
+from isingformer.explain.image_view import image_view
 from isingformer.explain.look import painted
-from isingformer.explain.page_view import image_view, network_view, training_view
+from isingformer.explain.page_view import network_view, training_view
 
 
 @pytest.fixture

@@ -1,49 +1,28 @@
 """The report in a real browser: Debian's chromium, from disk, without network."""
 
 import io
-import os
-import shutil
 
 import pytest
 import torch
 from PIL import Image
 
+from browsing import (
+    PHONE,
+    WIDE,
+    is_within,
+    needs_chromium,
+    opening,
+    repeated_ids,
+    unfold,
+    unnamed,
+    worst_contrast,
+)
 from isingformer.study.figures import charts
 from isingformer.study.plan import Plan, StudyData
 from isingformer.study.report import write_report
 from records import study
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
-
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 800}
-CONTRAST = """() => {
-  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgb = colour => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
-    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
-  const behind = element => {
-    for (let e = element; e; e = e.parentElement) {
-      const colour = rgb(getComputedStyle(e).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    return [255, 255, 255, 255];
-  };
-  const worst = {ratio: 99};
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
-    if (!own || !e.checkVisibility() || e.classList.contains('mark') || e.localName === 'script') continue;
-    const [x, y] = [luminance(rgb(getComputedStyle(e).color)), luminance(behind(e))];
-    const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
-    if (ratio < worst.ratio) Object.assign(worst, {ratio, text: e.textContent.slice(0, 40), tag: e.localName});
-  }
-  return worst;
-}"""
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -59,40 +38,10 @@ def report(tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
-def browser():
-    # In a container, chromium's own sandbox cannot be had by root; the page is ours.
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield found
-        found.close()
-
-
 @pytest.fixture
 def opened(browser, report):
-    """Opens the report; at the end nothing may have gone wrong, and nothing may have left the page."""
-    complaints, asked, contexts = [], [], []
-
-    def open_(viewport=WIDE, scheme="light"):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(report.as_uri())
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert {url for url in asked if not url.startswith("data:")} == {report.as_uri()}
-
-
-def unfold(page):
-    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    with opening(browser, report.as_uri()) as open_:
+        yield open_
 
 
 def column(page, name):
@@ -155,7 +104,7 @@ def test_what_is_missing_sorts_last_either_way(opened):
 def test_the_page_never_scrolls_sideways(opened, viewport):
     page = opened(viewport)
     for _ in range(2):
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert is_within(page, viewport)
         unfold(page)
     assert page.evaluate("scrollTo(500, 0), scrollX") == 0
     if viewport == PHONE:  # what is too wide scrolls in its own frame, and the keyboard reaches it
@@ -169,7 +118,7 @@ def test_words_stand_out_in_light_and_in_dark(opened, viewport):
     for scheme in ("light", "dark"):
         page = opened(viewport, scheme)
         unfold(page)
-        worst = page.evaluate(CONTRAST)
+        worst = worst_contrast(page)
         assert worst["ratio"] >= 4.5, (scheme, worst)
         backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(backgrounds) == 2
@@ -216,8 +165,6 @@ def test_every_button_link_and_heading_has_a_name(opened):
     page = opened()
     unfold(page)
     for role in ("button", "link", "heading", "columnheader", "group"):
-        names = page.get_by_role(role).evaluate_all("all => all.map(e => e.getAttribute('aria-label') || e.innerText)")
-        assert names and all(name.strip() for name in names), role
+        assert unnamed(page, role) == [], role
     assert page.locator("h1").count() == 1
-    ids = page.locator("[id]").evaluate_all("all => all.map(element => element.id)")
-    assert len(ids) == len(set(ids))
+    assert repeated_ids(page) == 0

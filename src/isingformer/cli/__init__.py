@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import compress, data, evaluate, explain, predict, report, study, train
+from . import compress, data, evaluate, explain, explore, predict, report, study, train
 from .common import Parser
 
 COMMANDS = {
@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": predict,
     "compress": compress,
     "explain": explain,
+    "explore": explore,
     "study": study,
     "report": report,
 }

@@ -9,11 +9,12 @@ is refused, or laid on white where conversion is asked for.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -53,40 +54,46 @@ def check_channels(channels: int) -> None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Image]:
+    """The image in a file, see `_identified`."""
+    require_file(file)
+    with open(file, "rb") as stream, _identified(stream, shown(file), MOST_PIXELS) as image:
+        yield image
+
+
+@contextmanager
+def _identified(stream: BinaryIO, name: str, most_pixels: int) -> Iterator[Image]:
     """An image whose header has been read and checked; whatever goes wrong with it until the end is a DataError."""
     from PIL import Image, UnidentifiedImageError
 
-    require_file(file)
-    with open(file, "rb") as stream:
-        try:
-            with Image.open(stream, formats=_FORMATS) as image:
-                _check_header(image, file)
-                yield image
-        except DataError:
-            raise
-        except UnidentifiedImageError:
-            empty = "is empty (0 bytes)" if file.stat().st_size == 0 else "is no image that can be read"
-            raise DataError(f"{shown(file)} {empty}; expected {', '.join(_FORMATS)}: remove or replace it") from None
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            raise DataError(_too_large(file)) from None
-        except Exception as error:  # Pillow raises a dozen types for damaged files
-            raise DataError(
-                f"{shown(file)} is damaged or cut short ({reason(error)}); expected a whole image: remove or replace it"
-            ) from error
+    try:
+        with Image.open(stream, formats=_FORMATS) as image:
+            _check_header(image, name, most_pixels)
+            yield image
+    except DataError:
+        raise
+    except UnidentifiedImageError:
+        what = "is no image that can be read" if stream.seek(0, os.SEEK_END) else "is empty (0 bytes)"
+        raise DataError(f"{name} {what}; expected {', '.join(_FORMATS)}: remove or replace it") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(_too_large(name, most_pixels)) from None
+    except Exception as error:  # Pillow raises a dozen types for damaged files
+        raise DataError(
+            f"{name} is damaged or cut short ({reason(error)}); expected a whole image: remove or replace it"
+        ) from error
 
 
-def _check_header(image: Image, file: Path) -> None:
+def _check_header(image: Image, name: str, most_pixels: int) -> None:
     """Refuse images that are too large, before they are decoded, and kinds that cannot be read."""
-    if image.width * image.height > MOST_PIXELS:
-        raise DataError(_too_large(file, f"{image.width} x {image.height}, "))
+    if image.width * image.height > most_pixels:
+        raise DataError(_too_large(name, most_pixels, f"{image.width} x {image.height}, "))
     if image.mode not in _GREY + _RGB:
         raise DataError(
-            f"{shown(file)} has mode {image.mode}; expected 8-bit grey or RGB: convert it, for example to an 8-bit PNG"
+            f"{name} has mode {image.mode}; expected 8-bit grey or RGB: convert it, for example to an 8-bit PNG"
         )
 
 
-def _too_large(file: Path, size: str = "") -> str:
-    return f"{shown(file)} is {size}too large; expected at most {MOST_PIXELS:,} pixels: make it smaller"
+def _too_large(name: str, most_pixels: int, size: str = "") -> str:
+    return f"{name} is {size}too large; expected at most {most_pixels:,} pixels: make it smaller"
 
 
 def channels_of(file: Path) -> int:
@@ -103,16 +110,26 @@ def _is_grey(image: Image) -> bool:
 def decode(file: Path) -> Image:
     """An image, upright, of mode L or RGB, or LA or RGBA where some pixel is not opaque."""
     with _opened(file) as image:
-        image.load()  # Pillow turns TIFF images upright here, and only now has read all EXIF data of a PNG
-        turn = _turn(image)
-        plain = "L" if _is_grey(image) else "RGB"
-        if image.has_transparency_data:
-            layered = image.convert("RGBA")
-            opaque = layered.getchannel("A").getextrema() == (255, 255)
-            image = layered.convert(plain if opaque else plain + "A")
-        else:
-            image = image.convert(plain)
-        return image if turn is None else image.transpose(turn)
+        return _decoded(image)
+
+
+def decode_bytes(content: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Image:
+    """Likewise what an image file holds; `name` is what errors call it."""
+    with _identified(io.BytesIO(content), shown(name), most_pixels) as image:
+        return _decoded(image)
+
+
+def _decoded(image: Image) -> Image:
+    image.load()  # Pillow turns TIFF images upright here, and only now has read all EXIF data of a PNG
+    turn = _turn(image)
+    plain = "L" if _is_grey(image) else "RGB"
+    if image.has_transparency_data:
+        layered = image.convert("RGBA")
+        opaque = layered.getchannel("A").getextrema() == (255, 255)
+        image = layered.convert(plain if opaque else plain + "A")
+    else:
+        image = image.convert(plain)
+    return image if turn is None else image.transpose(turn)
 
 
 def _turn(image: Image) -> Transpose | None:

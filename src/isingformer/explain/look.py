@@ -57,13 +57,16 @@ def told(sides: Tensor) -> np.ndarray:
     return table[sides.cpu().long() + 1].numpy()
 
 
-def pixels(image: Tensor) -> np.ndarray:
-    """An image ``[channels, rows, columns]`` as uint8 ``[rows, columns, RGBA]``, stretched between its extremes."""
+def pixels(image: Tensor, ends: tuple[float, float] | None = None) -> np.ndarray:
+    """An image ``[channels, rows, columns]`` as uint8 ``[rows, columns, RGBA]``.
+
+    `ends` are what is shown black and white; None: its extremes.
+    """
     image = image.detach().cpu().double()
     if image.shape[0] not in (1, 3):
         image = image.mean(0, keepdim=True)
-    low, high = float(image.min()), float(image.max())
-    grey = ((image - low) * (255 / max(high - low, 1e-12))).round().to(torch.uint8).expand(3, -1, -1)
+    low, high = ends or (float(image.min()), float(image.max()))
+    grey = ((image - low) * (255 / max(high - low, 1e-12))).clamp(0, 255).round().to(torch.uint8).expand(3, -1, -1)
     return torch.cat([grey, torch.full_like(grey[:1], 255)]).permute(1, 2, 0).numpy()
 
 

@@ -52,8 +52,8 @@ class Networks:
         q = next(iter(posteriors(self.model).values())).drop
         return KeyedNoise(torch.tensor(self.key, device=q.device))
 
-    def each(self, look: Callable[[], R]) -> list[R]:
-        """What `look` finds when the model is network t, for every t; the model is as it was afterwards.
+    def each(self, look: Callable[[], R], first: int = 0) -> list[R]:
+        """What `look` finds when the model is network t, for every t from `first` on; the model is as it was after.
 
         Where no two networks can differ (no masks, no noise), one look stands for all.
         """
@@ -61,7 +61,7 @@ class Networks:
         differ = any(part.stochastic() for part in weights) or any(mask.stochastic() for mask in nodes)
         noise, found = self.noise(), []
         with in_eval_mode(self.model), drawing(self.model, "mask", noise):
-            for t in range(self.samples if differ else 1):
+            for t in range(first, self.samples if differ else min(first + 1, self.samples)):
                 noise.set(masks=t, weights=t)
                 found.append(look())
-        return found if differ else found * self.samples
+        return found if differ else found * (self.samples - first)

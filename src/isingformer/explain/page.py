@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._files import make_folder, write_text
-from .look import AGAINST, FOR, UNSURE, gradient
-from .page_view import image_view, network_view, training_view
+from .frame import TEMPLATES, colour_values, environment, policy_for
+from .image_view import image_view
+from .page_view import network_view, training_view
 
 if TYPE_CHECKING:
     from .bottlenecks import Bottlenecks
     from .explanation import Explanation
     from .history import History
 
-TEMPLATES = Path(__file__).parent / "templates"
 OPEN = 3
 """Images that are unfolded at first."""
 
@@ -51,35 +49,20 @@ def rendered_page(
     bottlenecks: Bottlenecks | None = None,
 ) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     script = (TEMPLATES / "explain.js").read_text(encoding="utf-8").strip()
     if names is not None and len(names) != len(found):
         raise ValueError(f"write_page: names must be {len(found)}, one an image, got {len(names)}")
     called = list(names) if names is not None else [f"Image {n + 1}" for n in range(len(found))]
-    return environment.get_template("explain.html").render(
+    template = environment(TEMPLATES).get_template("explain.html")
+    return template.render(
         title=title,
         images=[image_view(found, n, called[n], classes) for n in range(len(found))],
         network=network_view(found.architecture, found.level, bottlenecks),
         training=None if history is None else training_view(found.parts, history),
         networks=len(found.prediction.samples),
         level=f"{100 * found.level:g}%",
-        gradients={"share": gradient("share"), "sign": gradient("sign")},
-        sides={"above": FOR, "below": AGAINST, "unsure": UNSURE},
+        **colour_values(),
         unfolded=OPEN,
         script=script,
-        policy=_policy(script),
-    )
-
-
-def _policy(script: str) -> str:
-    """What the page may do: run this one script, show what it holds itself, ask nobody for anything."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        policy=policy_for(script),
     )

@@ -69,13 +69,13 @@ def explain(
     # The most probable class of the T passes is known only after them. That of the expected network is nearly always
     # the same; where it is not, the passes are made again.
     classes = expected.argmax(-1) if target is None else _targets(target, *expected.shape).to(x.device)
-    passes = networks.each(partial(_look, model, parts, x.detach(), classes, way, paths > 0))
-    found = _prediction(passes).classes
+    passes = networks.each(partial(one_pass, model, parts, x.detach(), classes, way, paths > 0))
+    found = prediction_of(passes).classes
     if target is None and not torch.equal(found, classes):
         classes = found
-        passes = networks.each(partial(_look, model, parts, x.detach(), classes, way, paths > 0))
+        passes = networks.each(partial(one_pass, model, parts, x.detach(), classes, way, paths > 0))
     return Explanation(
-        parts=parts, images=x.detach(), target=classes, prediction=_prediction(passes),
+        parts=parts, images=x.detach(), target=classes, prediction=prediction_of(passes),
         attention=attention_spread([one.attention for one in passes]),
         relevance=relevance_spread([one.relevance for one in passes]),
         paths=tuple(
@@ -85,7 +85,7 @@ def explain(
     )  # fmt: skip
 
 
-class _Looked(NamedTuple):
+class Pass(NamedTuple):
     """What is kept of one pass; the trace itself would fill the memory."""
 
     logits: Tensor
@@ -94,9 +94,12 @@ class _Looked(NamedTuple):
     shares: Shares | None
 
 
-def _look(model: nn.Module, parts: Anatomy, x: Tensor, classes: Tensor, way: Way, with_shares: bool) -> _Looked:
+def one_pass(
+    model: nn.Module, parts: Anatomy, x: Tensor, classes: Tensor, way: Way, with_shares: bool = False
+) -> Pass:  # fmt: skip
+    """What a model shows of images when it is set to draw one network: traced back from their classes ``[N]``."""
     found = trace(model, parts, x, classes, way)
-    return _Looked(
+    return Pass(
         found.logits, attention_of(found.attention, parts.pool), relevance_of(found, x, parts.patch, way.baseline),
         shares_of(found, x, parts.patch, way.baseline) if with_shares else None,
     )  # fmt: skip
@@ -109,7 +112,8 @@ def _by_image(passes: list[Shares | None]) -> Iterator[Shares]:
         yield Shares(*(torch.stack([getattr(one, name)[n] for one in found]) for name in ("starts", "moves", "ends")))
 
 
-def _prediction(passes: list[_Looked]) -> Prediction:
+def prediction_of(passes: Sequence[Pass]) -> Prediction:
+    """The predictive distribution of T passes."""
     return Prediction(torch.stack([one.logits for one in passes]).softmax(-1))
 
 
