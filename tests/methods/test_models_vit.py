@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import isingformer as isf
-from families import check_curvature, check_life, train
-from isingformer.methods.measure import model_outputs
+from families import check_checkpointed, check_compiled, check_curvature, check_life, train
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,30 +81,9 @@ def test_a_detached_model_goes_through_its_own_library(tmp_path):
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
 def test_gradient_checkpointing_sees_the_same_masks(reentrant):
-    results = []
-    for checkpointed in (False, True):
-        model, (x, y) = build().train(), batch()
-        if checkpointed:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        handle = isf.attach(model, isf.Ising(delta=0.3, warmup=0, refresh=2, sampling="mask"), examples=10)
-        torch.manual_seed(3)
-        for _ in range(2):
-            model.zero_grad()
-            (F.cross_entropy(model(x).logits, y) + handle.kl()).backward()
-            handle.step()
-        results.append({**handle.curvature(), **{name: p.grad for name, p in model.named_parameters()}})
-    torch.testing.assert_close(*results)
+    check_checkpointed(build, *batch(), lambda model: model.gradient_checkpointing_enable({"use_reentrant": reentrant}))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
 def test_compiled():
-    torch._dynamo.reset()
-    model, (x, y) = build(depth=1).train(), batch()
-    handle = isf.attach(model, isf.Ising(delta=0.3, warmup=0, refresh=2), examples=10)
-    compiled = torch.compile(model, backend="aot_eager")
-    train(model, handle, x, y, steps=2, forward=compiled)
-    assert all(h.max() > 0 for h in handle.curvature().values())
-    assert not torch.equal(compiled(x).logits, compiled(x).logits)
-    model.eval()
-    torch.testing.assert_close(model_outputs(compiled(x)), model_outputs(model(x)))
-    torch._dynamo.reset()
+    check_compiled(build(depth=1), *batch())
