@@ -33,7 +33,7 @@ from isingformer.study.scoring import commit
 SCORES = ("bald", "entropy", "variation-ratio")
 HOW = {  # what suits the data: labels to begin with, labels a round, rounds, and the network
     "digits": {"start": 40, "k": 20, "rounds": 6, "patch": 4, "held_out": 300},
-    "others": {"start": 100, "k": 50, "rounds": 8, "patch": 7, "held_out": 5000},
+    "others": {"start": 200, "k": 100, "rounds": 8, "patch": 7, "held_out": 5000},
 }
 
 
@@ -60,13 +60,17 @@ def draws(seed, turn, what):
     return torch.Generator().manual_seed(1_000_000 * seed + 1000 * turn + what)
 
 
+def network(bench, args):
+    shape = {"patch": args.patch, "width": args.width, "depth": args.depth, "heads": 4, "mlp": 2 * args.width}
+    return isf.ViT(image_size=bench.size, channels=bench.channels, classes=bench.classes, pool=args.pool, **shape)
+
+
 def learn(bench, labelled, seeds, turn, args):
     """Networks trained on what each replica has labelled, ``[R, n]``: one stacked model."""
     networks = []
     for seed in seeds:
         torch.manual_seed(seed)
-        shape = {"patch": args.patch, "width": args.width, "depth": args.depth, "heads": 4, "mlp": 2 * args.width}
-        networks.append(isf.ViT(image_size=bench.size, channels=bench.channels, classes=bench.classes, **shape))
+        networks.append(network(bench, args))
     model, count = isf.stack(networks).to(args.device).train(), labelled.shape[1]
     method = isf.attach(
         model, isf.Ising(delta=args.delta, sampling="mask"), examples=count, steps=args.steps,
@@ -118,9 +122,8 @@ def choose(model, bench, labelled, seeds, scores, turn, args):
     return torch.where(at_random, rows[:, : args.k], rows.gather(1, found))
 
 
-def campaigns(args):
+def campaigns(bench, args):
     """The accuracies of every score, a row a round, a column a seed. All of them are one stacked model."""
-    bench = Bench(args)
     scores = [score for score in ("random", *args.scores) for _ in range(args.seeds)]
     seeds = list(range(args.seeds)) * (1 + len(args.scores))
     begin = [torch.randperm(len(bench.y), generator=draws(seed, 0, 2))[: args.start] for seed in seeds]
@@ -214,16 +217,17 @@ def arguments():
     parser.add_argument("--start", type=int, help="labels to begin with")
     parser.add_argument("--k", type=int, help="labels a round")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--candidates", type=int, default=1000, help="images a round to choose from, drawn at random")
+    parser.add_argument("--candidates", type=int, default=2000, help="images a round to choose from, drawn at random")
     parser.add_argument("--power", type=float, help="draw by score^power instead of taking the highest scores")
     parser.add_argument("--held-out", type=int, help="images that are in no pool, for --on validation")
     parser.add_argument("--delta", type=float, default=0.1, help="base drop rate")
     parser.add_argument("--patch", type=int)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--pool", choices=["class", "mean"], default="mean", help="what the head reads")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=300, help="of every training")
+    parser.add_argument("--steps", type=int, default=500, help="of every training")
     parser.add_argument("--samples", type=int, default=20, help="passes of every prediction")
     parser.add_argument("--chunk", type=int, default=500, help="images a pass of a prediction")
     args = parser.parse_args()
@@ -234,13 +238,23 @@ def arguments():
         parser.error(f"--seeds must be 2 or more, for error bars, got {args.seeds}")
     if args.k > args.candidates:
         parser.error(f"--k {args.k} is more than the --candidates {args.candidates} to choose from")
-    return args
+    try:
+        bench = Bench(args)
+        network(bench, args)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    wanted = args.start + args.rounds * args.k
+    if wanted > len(bench.y):
+        parser.error(f"{wanted} labels are wanted in the end, but the pool has {len(bench.y)} images")
+    return bench, args
 
 
 def main():
-    args = arguments()
+    bench, args = arguments()
     torch.set_num_threads(args.threads)
-    found = campaigns(args)
+    if torch.device(args.device).type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    found = campaigns(bench, args)
     rows, overall = summary(found, args)
     show(rows, overall)
     args.out.mkdir(parents=True, exist_ok=True)
