@@ -204,7 +204,7 @@ def circumstances(device):
     }  # fmt: skip
 
 
-def arguments():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits", help="digits, fashion-mnist, ..., a folder or an .npz of images")
     parser.add_argument("--data-dir", help="where the files of named data are")
@@ -224,7 +224,7 @@ def arguments():
     parser.add_argument("--patch", type=int)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=2)
-    parser.add_argument("--pool", choices=["class", "mean"], default="mean", help="what the head reads")
+    parser.add_argument("--pool", choices=["class", "mean"], default="class", help="what the head reads")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=500, help="of every training")
@@ -238,19 +238,24 @@ def arguments():
         parser.error(f"--seeds must be 2 or more, for error bars, got {args.seeds}")
     if args.k > args.candidates:
         parser.error(f"--k {args.k} is more than the --candidates {args.candidates} to choose from")
+    return args
+
+
+def refuse(complaint):
+    sys.stderr.write(f"active_learning.py: error: {complaint}\n")
+    raise SystemExit(2)
+
+
+def main():
+    args = parse()
     try:
         bench = Bench(args)
         network(bench, args)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        refuse(error)
     wanted = args.start + args.rounds * args.k
     if wanted > len(bench.y):
-        parser.error(f"{wanted} labels are wanted in the end, but the pool has {len(bench.y)} images")
-    return bench, args
-
-
-def main():
-    bench, args = arguments()
+        refuse(f"{wanted} labels are wanted in the end, but the pool has {len(bench.y)} images")
     torch.set_num_threads(args.threads)
     if torch.device(args.device).type == "cuda":
         torch.set_float32_matmul_precision("high")
