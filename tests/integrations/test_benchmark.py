@@ -24,8 +24,8 @@ def trainers_table():
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
     figures = ("time / plain", "allocated / plain", "reserved / plain")
     lines = [
-        f"ViT-B/16, 224 px, batch {found['batch']}, bf16, eager, one {found['device']}, ratios to the plain model under "
-        "the same Trainer\n(`results/integrations-h200.json`):\n",
+        f"ViT-B/16, 224 px, batch {found['batch']}, bf16, eager, one {found['device']}, ratios to the plain model "
+        "under the same Trainer\n(`results/integrations-h200.json`):\n",
         "| Trainer | method | ms a step | time | memory allocated | reserved |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
