@@ -1,7 +1,10 @@
 """The life of a model under a method, for models of every family: what is checked is the same for all of them."""
 
 import copy
+import importlib
+import warnings
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -11,6 +14,16 @@ from isingformer.methods.measure import model_outputs
 from isingformer.nn.masked import posteriors
 
 QUIET = {"warmup": 100, "refresh": 1, "measure_every": 1, "weight_noise": 0.0, "kl_weight": 0.1}
+
+
+def installed(name):
+    """A library that may be missing, or be there and not work, as a torchvision built for another torch: then skip."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own making
+            return importlib.import_module(name)
+    except (ImportError, RuntimeError, OSError) as error:
+        pytest.skip(f"{name} cannot be imported: {error}", allow_module_level=True)
 
 
 def structure(model):
@@ -99,3 +112,56 @@ def check_curvature(build, x, y, matrices, sampling="mask", **options):
 def weight(name, gradients):
     """The matrix of an ordinary linear layer."""
     return gradients[f"{name}.weight"]
+
+
+def check_checkpointed(build, x, y, checkpoint):
+    """Recomputed passes see the masks of the first: gradients and curvature are those without checkpointing."""
+    results = []
+    for each in (None, checkpoint):
+        model = build().train()
+        if each is not None:
+            each(model)
+        handle = isf.attach(model, isf.Ising(delta=0.3, warmup=0, refresh=2, sampling="mask"), examples=10)
+        torch.manual_seed(3)
+        for _ in range(2):
+            model.zero_grad()
+            (F.cross_entropy(model_outputs(model(x)), y) + handle.kl()).backward()
+            handle.step()
+        results.append({**handle.curvature(), **{name: p.grad for name, p in model.named_parameters()}})
+    torch.testing.assert_close(*results)
+
+
+def check_compiled(model, x, y):
+    """Compiled, the model trains, stays random in training mode, and is its expected network in eval mode."""
+    torch._dynamo.reset()
+    handle = isf.attach(model.train(), isf.Ising(delta=0.3, warmup=0, refresh=2), examples=10)
+    compiled = torch.compile(model, backend="aot_eager")
+    train(model, handle, x, y, steps=2, forward=compiled)
+    assert all(h.max() > 0 for h in handle.curvature().values())
+    assert not torch.equal(model_outputs(compiled(x)), model_outputs(compiled(x)))
+    model.eval()
+    torch.testing.assert_close(model_outputs(compiled(x)), model_outputs(model(x)))
+    torch._dynamo.reset()
+
+
+def check_on_a_gpu(model, layers):
+    """A model of real size: all of its layers are random and their readers known, but for the last; it trains."""
+    torch.manual_seed(0)
+    model = model.cuda().train()
+    x, y = torch.randn(8, 3, 224, 224, device="cuda"), torch.randint(1000, (8,), device="cuda")
+    handle = isf.attach(model, isf.Ising(warmup=0, refresh=2), examples=100)
+    wiring = handle.parts.topology.wiring
+    assert len(wiring) == layers and [name for name, found in wiring.items() if not found] == [list(wiring)[-1]]
+    optimizer, resting = torch.optim.AdamW(model.parameters(), 1e-4), handle.drop_probability()
+    for _ in range(4):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        (loss + handle.kl()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        handle.step()
+    assert loss.isfinite()
+    assert all(not torch.equal(q, resting[name]) for name, q in handle.drop_probability().items())
+    drawn = isf.predict(model, x, samples=3).samples
+    assert bool(drawn.isfinite().all()) and not torch.equal(drawn[0], drawn[1])
+    handle.detach()

@@ -98,6 +98,62 @@ def test_replicas_choose_apart(tiny):
         assert torch.equal(found[r], p.entropy[r].topk(3).indices)
 
 
+def test_replicas_may_have_scores_of_their_own(tiny):
+    model = tiny(torch.float32, replicas=3)
+    isf.attach(model, isf.DropConnect(p=0.3), examples=10)
+    pool, kinds = torch.randn(9, 1, 4, 4), ["entropy", "bald", "entropy"]
+    found = acquire(model, pool, 4, kinds, samples=6, seeds=[1, 2, 3])
+    for r, kind in enumerate(kinds):
+        assert torch.equal(found[r], acquire(model, pool, 4, kind, samples=6, seeds=[1, 2, 3])[r])
+    with pytest.raises(ValueError, match=r"scores must be one a replica, \[3\], got 2"):
+        acquire(model, pool, 4, ["bald", "entropy"], samples=6)
+    with pytest.raises(ValueError, match="got 'random'"):
+        acquire(model, pool, 4, ["bald", "random", "bald"], samples=6)
+
+
+def drawn(model, monkeypatch, score, power, times, k=1):
+    """How often each of the four inputs above is among the first k, in so many calls."""
+    monkeypatch.setattr(sys.modules[acquire.__module__], "predict", lambda *args, **keywords: prediction())
+    generator, counts = torch.Generator().manual_seed(5), torch.zeros(4)
+    for _ in range(times):
+        counts[acquire(model, torch.zeros(4, 5), k, score, power=power, generator=generator)] += 1
+    return counts
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
+def test_a_power_draws_in_proportion(monkeypatch, model, power):
+    times = 2000
+    weights = torch.tensor(BY_HAND["entropy"]) ** power
+    share = weights / weights.sum()
+    found = drawn(model, monkeypatch, "entropy", power, times) / times
+    assert ((found - share).abs() < 4 * (share * (1 - share) / times).sqrt()).all(), (found, share)
+
+
+def test_what_is_worth_nothing_is_drawn_last(monkeypatch, model):
+    assert drawn(model, monkeypatch, "variation-ratio", 1.0, 50, k=2).tolist() == [0, 50, 0, 50]
+    assert drawn(model, monkeypatch, "variation-ratio", 1.0, 50, k=3).tolist() == [50, 50, 0, 50]  # ties: pool's order
+
+
+def test_draws_are_without_replacement_and_repeat_by_seed(model, tiny):
+    pool = torch.randn(30, 5)
+    first, again, other = (
+        acquire(model, pool, 30, power=1.0, samples=4, generator=torch.Generator().manual_seed(seed)).tolist()
+        for seed in (1, 1, 2)
+    )
+    assert sorted(first) == list(range(30)) and first == again != other
+    stacked = tiny(torch.float32, replicas=2)
+    isf.attach(stacked, isf.DropConnect(p=0.3), examples=10)
+    images = torch.randn(9, 1, 4, 4)
+    one, two = (acquire(stacked, images, 9, power=1.0, samples=6, seeds=seeds) for seeds in ([1, 2], [1, 3]))
+    assert torch.equal(one[0], two[0]) and not torch.equal(one[1], two[1])
+
+
+@pytest.mark.parametrize("power", [0, -1.0, float("nan"), float("inf")])
+def test_a_power_must_be_above_nothing(model, power):
+    with pytest.raises(ValueError, match="power must be a number above 0"):
+        acquire(model, torch.randn(4, 5), 2, power=power)
+
+
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, "3"])
 def test_k_must_be_a_whole_number(model, k):
     with pytest.raises(ValueError, match="k must be a whole number"):

@@ -1,7 +1,9 @@
-"""The fine-tuning examples run, learn, and say what they do where something is missing."""
+"""The examples run, learn, and say what they do where something is missing."""
 
+import json
 import re
 import runpy
+import statistics
 import sys
 from pathlib import Path
 
@@ -67,3 +69,42 @@ def test_texts_of_ones_own(run, tmp_path):
     with pytest.raises(SystemExit) as stop:
         run("finetune_text.py", "--texts", file, "--out", tmp_path / "run")
     assert stop.value.code == 2
+
+
+def test_active_learning_compares_its_scores_with_random_choice(run, tmp_path):
+    small = ["--seeds", 2, "--rounds", 2, "--steps", 40, "--samples", 4, "--candidates", 100, "--width", 16]
+    text = run("active_learning.py", "--out", tmp_path, "--scores", "bald", "entropy", "--power", 2, *small)
+    found = json.loads((tmp_path / "active-learning.json").read_text(encoding="utf-8"))
+    assert found["settings"]["on"] == "test" and found["settings"]["power"] == 2
+    accuracies = found["accuracies"]
+    assert set(accuracies) == {"random", "bald", "entropy"}
+    first, *others = zip(*accuracies.values(), strict=True)
+    assert first[0] == first[1] == first[2] and len(set(first[0])) == 2  # the same images and weights, by seed
+    assert len(others) == 2 and all(len({tuple(one) for one in each}) == 3 for each in others)  # from then on others
+    (bald,) = (row for row in found["overall"] if row["score"] == "bald")
+    gains = [
+        statistics.fmean(accuracies["bald"][turn][seed] - accuracies["random"][turn][seed] for turn in (1, 2))
+        for seed in range(2)
+    ]
+    assert bald["over random"] == pytest.approx(statistics.fmean(gains))
+    # Student's t with one degree of freedom is 12.7062 at 97.5%; the mean of two has half their difference as its error
+    assert bald["95%"] == pytest.approx(12.7062 * abs(gains[0] - gains[1]) / 2, rel=1e-4)
+    assert [row["labels"] for row in found["rows"] if row["score"] == "bald"] == [40, 60, 80]
+    assert (tmp_path / "active-learning.png").read_bytes()[1:4] == b"PNG"
+    assert "over random choice" in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["--seeds", 1], "--seeds must be 2 or more"),
+        (["--k", 300, "--candidates", 200], "--k 300 is more than the --candidates 200"),
+        (["--rounds", 90], "1840 labels are wanted in the end, but the pool has 1137 images"),
+        (["--patch", 3], "image_size 8 is not a multiple of patch 3"),
+        (["--data", "nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_active_learning_refuses_what_cannot_be(run, wrong, complaint, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("active_learning.py", *wrong)
+    assert stop.value.code == 2 and complaint in capsys.readouterr().err.splitlines()[-1]

@@ -1,4 +1,7 @@
-"""A ViT laid out as timm's: one linear layer for queries, keys and values, layer scale, a convolution for patches."""
+"""A ViT laid out as timm's: one linear layer for queries, keys and values, layer scale, a convolution for patches.
+
+timm's own models too, where timm is there: it does not import without a torchvision that works.
+"""
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import isingformer as isf
-from families import check_curvature, check_life
+from families import check_checkpointed, check_compiled, check_curvature, check_life, check_on_a_gpu, installed
 from isingformer.ising import Reading
 
 WIDTH, HEADS, MLP = 16, 2, 24
@@ -122,3 +125,56 @@ def test_who_reads_whom(fused):
     assert wiring["blocks.0.mlp.fc2"] == (Reading(width, ("blocks.1.attn.qkv",), width),)
     assert wiring["blocks.1.mlp.fc2"] == (Reading(width, ("head",), width),)
     assert wiring["head"] == ()
+
+
+KINDS = {
+    "plain": {},
+    "layer scale and norms of queries and keys": {"init_values": 0.5, "qk_norm": True},
+    "mean over patches": {"global_pool": "avg"},
+    "no class token": {"class_token": False, "global_pool": "avg"},
+    "mlp and attention side by side": {"block_fn": "ParallelScalingBlock"},
+}
+
+
+@pytest.fixture(scope="module")
+def timm():
+    return installed("timm")
+
+
+def small(timm, depth=2, **changes):
+    torch.manual_seed(0)
+    if "block_fn" in changes:
+        changes["block_fn"] = getattr(timm.models.vision_transformer, changes["block_fn"])
+    model = timm.models.VisionTransformer(
+        img_size=8, patch_size=4, in_chans=1, num_classes=3, embed_dim=WIDTH, depth=depth, num_heads=HEADS,
+        mlp_ratio=MLP / WIDTH, **changes,
+    )  # fmt: skip
+    return model.requires_grad_()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_life_of_timms_own(timm, kind, tmp_path):
+    check_life(lambda: small(timm, **kind), *batch(), tmp_path)
+
+
+def test_curvature_of_timms_own(timm):
+    check_curvature(lambda: small(timm), *batch(dtype=torch.float64), matrices)
+
+
+def test_who_reads_whom_in_timms_own(timm):
+    ours = isf.attach(VisionTransformer(), isf.Ising(), examples=10).parts.topology.wiring
+    assert isf.attach(small(timm), isf.Ising(), examples=10).parts.topology.wiring == ours
+
+
+def test_gradient_checkpointing_of_timms_own(timm):
+    check_checkpointed(lambda: small(timm), *batch(), lambda model: model.set_grad_checkpointing())
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+def test_timms_own_compiled(timm):
+    check_compiled(small(timm, depth=1), *batch())
+
+
+@pytest.mark.gpu
+def test_timms_vit_base_trains(timm):
+    check_on_a_gpu(timm.create_model("vit_base_patch16_224", pretrained=False), layers=1 + 4 * 12 + 1)

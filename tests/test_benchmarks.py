@@ -1,0 +1,35 @@
+"""The benchmark of foreign images runs, and its figures are those of its rows."""
+
+import json
+import runpy
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def test_foreign_images_are_told_by_every_seed(monkeypatch, tmp_path):
+    draw = np.random.default_rng(0)
+    x, y = (
+        draw.integers(0, 256, (60, 12, 12), dtype=np.uint8),
+        np.arange(60) % 3,
+    )  # of another size: they are made to fit
+    np.savez(tmp_path / "noise.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    given = [
+        "--data", "digits", "--ood", tmp_path / "noise.npz", "--train-size", 64, "--epochs", 1, "--seeds", 2,
+        "--samples", 3, "--test-size", 50, "--methods", "plain", "dropconnect p=0.1", "--out", tmp_path / "found.json",
+    ]  # fmt: skip
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", ["out_of_distribution.py", *map(str, given)])
+    runpy.run_path(str(BENCHMARKS / "out_of_distribution.py"), run_name="__main__")
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    plain, dropped = found["rows"]
+    assert plain["AUROC of mutual information"] is None  # its passes agree
+    for name in ("accuracy", "AUROC of entropy", "AUROC of mutual information"):
+        values = [row[name] for row in found["seeds"] if row["method"] == "dropconnect p=0.1"]
+        assert len(values) == 2 and all(0 <= value <= 1 for value in values)
+        assert dropped[name] == pytest.approx(statistics.fmean(values))
