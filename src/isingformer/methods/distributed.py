@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -41,22 +41,28 @@ def rank() -> int:
 
 
 @contextlib.contextmanager
-def _in_one_line(what: str) -> Iterator[None]:
+def in_one_line(what: str) -> Iterator[None]:
+    """Inside, an error of the group says what could not be done."""
     try:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            f"rank {rank()} could not add up {what} with the other processes: one of them has stopped, or is not at "
+            f"rank {rank()} could not {what} with the other processes: one of them has stopped, or is not at "
             f"the same step; look at its error first, then start all again ({' '.join(str(error).split())})"
         ) from error
 
 
+def is_sharded(weight: Tensor) -> bool:
+    """Whether a weight is cut up over ranks at the moment."""
+    return getattr(weight, "device_mesh", None) is not None
+
+
 def check_whole(weight: Tensor, name: str) -> Tensor:
     """The weight, unless it is cut up over ranks: a part of m beside the whole of q would give wrong numbers."""
-    if getattr(weight, "device_mesh", None) is not None:
+    if is_sharded(weight):
         raise ValueError(
-            f"the weight of {name!r} is sharded over processes (fully_shard), and q is not; train with "
-            "DistributedDataParallel, which the method supports"
+            f"the weight of {name!r} is sharded over processes (fully_shard), and q is not; attach first, then "
+            "fully_shard(model), then method.shard()"
         )
     return weight
 
@@ -64,7 +70,7 @@ def check_whole(weight: Tensor, name: str) -> Tensor:
 def add_up(tensor: Tensor, what: str) -> Tensor:
     """The sum of a tensor over all ranks, in place; all must call it. `what` is for the error."""
     if processes() > 1:
-        with _in_one_line(what):
+        with in_one_line(f"add up {what}"):
             dist.all_reduce(tensor)
     return tensor
 
@@ -87,6 +93,23 @@ def total(number: int, what: str, device: torch.device | str = "cpu") -> int:
         return number
     _sent.append(torch.tensor(number, dtype=torch.int64, device=device))
     return int(add_up(_sent[-1], what))
+
+
+def by_first(work: Callable[[], None], device: torch.device) -> None:
+    """Let the first process do something while the others wait for it, by way of a device that their group knows.
+
+    Raises:
+        RuntimeError: on the others, where the first one failed; it raises its own error.
+    """
+    if rank() == 0:
+        try:
+            work()
+        except BaseException:
+            total(1, "an answer", device)
+            raise
+        total(0, "an answer", device)
+    elif total(0, "an answer", device):
+        raise RuntimeError("the first process stopped with an error; see there")
 
 
 class RankNoise(KeyedNoise):
