@@ -21,6 +21,7 @@ from ..ising import Sweep, backward_order, prior_field
 from ..ising.sweep import neighbours, outgoing, unread_share
 from ..nn.layers import Masked, MaskedIdentity
 from ..nn.multihead import DenseTransformerEncoder, MaskedMultiheadAttention
+from ..nn.noise import KeyedNoise
 from .distributed import add_up, is_sharded, processes, rank
 from .method import Parts
 from .pieces import Piece, piece_of
@@ -45,11 +46,15 @@ def shard(method: Attached) -> None:
             f"shard: fully_shard was called on {name!r} itself, which is masked; call it on what is around"
         )
     pieces = {name: piece_of(layer, name) for name, layer in parts.layers.items()}
-    method.rule.shard(pieces)
     for name, part in parts.posteriors.items():
         if part.drop.device != (there := parts.layers[name].get_parameter("weight").device):
             raise ValueError(f"shard: q of {name!r} is on {part.drop.device}, its weight on {there}; offload nothing")
+    method.rule.shard(pieces)
+    for name, part in parts.posteriors.items():
         part.cut(pieces[name].cut(part.drop), pieces[name].gather)
+    if isinstance(method.noise, KeyedNoise):  # fully_shard moves parameters and buffers, and knows of no others
+        place = next(iter(parts.posteriors.values())).drop.device
+        method.noise.to(lambda keys: keys.to(place))
     parts.pieces.update(pieces)
 
 

@@ -109,6 +109,8 @@ class Posterior(nn.Module):
             gather: makes it whole.
         """
         self._buffers["drop"], self.gather = own.clone(memory_format=torch.contiguous_format), gather
+        if self.companion is not None:
+            self.companion = self._companion()
 
     def expected(self, weight: Tensor) -> Tensor:
         """m (1 - q)."""
