@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import distributed as dist
 from ..curvature.average import CurvatureAverage
 from ..nn.noise import KeyedNoise
 
+T = TypeVar("T")
 SPREAD = 0x9E3779B97F4A7C15
 """Takes neighbouring ranks to keys far apart."""
 
@@ -95,21 +97,29 @@ def total(number: int, what: str, device: torch.device | str = "cpu") -> int:
     return int(add_up(_sent[-1], what))
 
 
-def by_first(work: Callable[[], None], device: torch.device) -> None:
-    """Let the first process do something while the others wait for it, by way of a device that their group knows.
+def by_first(work: Callable[[], T], others: Callable[[], T], device: torch.device | str = "cpu") -> T:
+    """Let the first process do something; the others wait for it, then do something else. Both give what they found.
 
     Raises:
         RuntimeError: on the others, where the first one failed; it raises its own error.
     """
+    if processes() == 1:
+        return work()
     if rank() == 0:
         try:
-            work()
+            found = work()
         except BaseException:
             total(1, "an answer", device)
             raise
         total(0, "an answer", device)
-    elif total(0, "an answer", device):
+        return found
+    if total(0, "an answer", device):
         raise RuntimeError("the first process stopped with an error; see there")
+    return others()
+
+
+def nothing() -> None:
+    """What the others do while the first one writes."""
 
 
 class RankNoise(KeyedNoise):

@@ -28,7 +28,7 @@ from ..nn.vit import ViT
 from ..topology import Topology, find_topology
 from .attach import attach_as
 from .attached import Attached, attached_to
-from .distributed import by_first
+from .distributed import by_first, nothing
 from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
@@ -60,7 +60,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     tensors = model_tensors(model, method), method.state_dict()  # all processes, where it is sharded
     write = functools.partial(_write, path, model, method, *tensors)
     if method.parts.pieces:
-        by_first(write, next(iter(method.parts.posteriors.values())).drop.device)
+        by_first(write, nothing, next(iter(method.parts.posteriors.values())).drop.device)
     else:
         write()
 
