@@ -50,6 +50,7 @@ def contents(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2 * LONGEST)
 def test_a_study_outlives_a_killed_worker_with_the_records_of_an_undisturbed_run(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "ray"), json.dumps(PLAN.to_json())]

@@ -14,6 +14,8 @@ import ray
 
 KNOCK = 5.0
 """Seconds to wait for an address to answer; Ray itself waits for minutes."""
+STORE = 1 << 27
+"""Bytes for what tasks bring back, in a cluster that is started here: records are small, and Ray takes gigabytes."""
 NONE_THERE = "start one with `ray start --head`, or use 'local'"
 
 
@@ -45,7 +47,7 @@ def connected(address: str, jobs: int | None) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that this will be so
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
-        settings |= {"num_cpus": jobs, "include_dashboard": False}
+        settings |= {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": STORE}
     elif address != "auto":
         _knock(address)
     with contextlib.redirect_stdout(sys.stderr):  # where Ray tells of workers that died; stdout may be JSON
