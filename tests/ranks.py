@@ -15,7 +15,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import isingformer as isf
@@ -142,23 +141,6 @@ def gone_on(rank):
     return state(again, method)
 
 
-def sharded(rank):
-    """fully_shard before attaching, and after: 1 where it is refused in our words."""
-    refused = {}
-    for first in (True, False):
-        model = network()
-        try:
-            if first:
-                fully_shard(model)
-            method = attached(model, METHODS["fisher"])
-            if not first:
-                fully_shard(model)
-            trained(model, model, method, batches(), own_part(rank))
-        except ValueError as error:
-            refused[f"first {first}"] = torch.tensor("is sharded over processes (fully_shard)" in str(error))
-    return refused
-
-
 def dies(rank, wrap):
     """Rank 1 is killed in the middle of its training, by itself: with DDP in a backward pass, without before step()."""
     model = network()
@@ -171,19 +153,19 @@ def dies(rank, wrap):
     return {}
 
 
-def start(scenario, folder):
+def start(scenario, folder, program=__file__):
     """The two processes; each writes what it saw to FOLDER/RANK.safetensors."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(RANKS)}
-    command = [sys.executable, __file__, scenario, str(folder)]
+    command = [sys.executable, str(program), scenario, str(folder)]
     return [
         subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank in range(RANKS)
     ]
 
 
-def seen(scenario, folder):
+def seen(scenario, folder, program=__file__):
     """What each rank saw, by name."""
-    for process in start(scenario, folder):
+    for process in start(scenario, folder, program):
         _, complaints = process.communicate(timeout=120)
         assert process.returncode == 0, complaints
     return [load_file(folder / f"{rank}.safetensors") for rank in range(RANKS)]
@@ -191,25 +173,26 @@ def seen(scenario, folder):
 
 def all_that_live(rank):
     found = {f"{name}/{key}": value for name in METHODS for key, value in equal_masks(rank, name).items()}
-    for scenario in (own_masks, uneven, apart, gone_on, sharded):
+    for scenario in (own_masks, uneven, apart, gone_on):
         found |= {f"{scenario.__name__}/{key}": value for key, value in scenario(rank).items()}
     return found
 
 
-def main(scenario, folder):
+def main(programs, scenario, folder):
     rank, folder = int(os.environ["RANK"]), Path(folder)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
     )
-    programs = {
-        "all": all_that_live,
-        "dies with ddp": lambda rank: dies(rank, wrap=True),
-        "dies without": lambda rank: dies(rank, wrap=False),
-    }
-    found = programs[scenario](rank)
+    found = programs[scenario](rank, folder)
     save_file({name: tensor.contiguous().clone() for name, tensor in found.items()}, folder / f"{rank}.safetensors")
     dist.destroy_process_group()
 
 
+PROGRAMS = {
+    "all": lambda rank, folder: all_that_live(rank),
+    "dies with ddp": lambda rank, folder: dies(rank, wrap=True),
+    "dies without": lambda rank, folder: dies(rank, wrap=False),
+}
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(PROGRAMS, *sys.argv[1:])

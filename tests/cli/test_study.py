@@ -1,6 +1,7 @@
 """`isingformer study` and `isingformer report`: a small grid of one's own, from TOML to a report."""
 
 import json
+import sys
 
 import pytest
 
@@ -70,6 +71,11 @@ def test_a_shard_is_a_part(done, plan, tmp_path):
         (["study", "nothere.toml"], "cannot read the plan 'nothere.toml'"),
         (["study", "quick", "--shard", "3/2"], "a shard is i/n with i from 1 to n"),
         (["study", "quick", "--jobs", "0"], "expected a whole number from 1 on"),
+        (["study", "quick", "--gpus-per-task", "1"], "give --ray ADDRESS too"),
+        (["study", "quick", "--ray", "nowhere"], "a Ray address is 'auto', 'local', HOST:PORT or ray://HOST:PORT"),
+        (["study", "quick", "--ray", "auto", "--jobs", "2"], "jobs are the cores of a cluster that is started here"),
+        (["study", "quick", "--ray", "auto", "--device", "cuda:1"], "since Ray deals out GPUs, got 'cuda:1'"),
+        (["study", "quick", "--ray", "auto", "--gpus-per-task", "2"], "gpus_per_task must be a share from 0 to 1"),
         (["report", "nothere"], "nothere is no study (plan.json is missing)"),
     ],
 )
@@ -83,3 +89,15 @@ def test_when_all_trainings_fail_the_code_is_1_and_it_is_said(command, tmp_path)
     found = command("study", tmp_path / "wild.toml", "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu")
     assert found.code == 1 and "nothing to report yet" in found.out
     assert "digits_20_ising_0.1 replica 1: its loss turned NaN or infinite" in found.err
+
+
+def test_without_ray_it_says_what_to_install(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "isingformer.integrations.ray", raising=False)
+    refused("study", "quick", "--ray", "auto", names=["pip install 'isingformer[ray]'"])
+
+
+def test_a_ray_cluster_that_does_not_answer_is_said_at_once(command, plan, tmp_path):
+    found = command("study", plan, "--out", tmp_path / "study", "--ray", "127.0.0.1:1", "--quiet")
+    said = "isingformer study: error: no Ray cluster at '127.0.0.1:1' (Connection refused); start one with"
+    assert found.code == 2 and found.err.startswith(said)

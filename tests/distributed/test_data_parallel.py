@@ -116,8 +116,3 @@ def saved_and_gone_on():
     trained(model, model, method, batches()[:4])
     trained(model, model, method, batches()[4:])
     return state(model, method)
-
-
-def test_sharded_weights_are_refused_in_one_line(ranks):
-    for found in of(ranks, "sharded"):
-        assert {name: bool(refused) for name, refused in found.items()} == {"first True": True, "first False": True}

@@ -2,6 +2,7 @@
 
 import pytest
 
+import sharded_ranks
 from ranks import start
 
 pytestmark = pytest.mark.slow
@@ -9,9 +10,9 @@ LONGEST = 60
 """Seconds: starting takes some five, noticing a closed connection less than one; the group's own limit is 60."""
 
 
-@pytest.mark.parametrize("scenario", ["dies with ddp", "dies without"])
+@pytest.mark.parametrize("scenario", ["dies with ddp", "dies without", "dies sharded"])
 def test_when_one_rank_is_killed_the_other_ends_with_an_error(tmp_path, scenario):
-    left, killed = start(scenario, tmp_path)
+    left, killed = start(scenario, tmp_path, *([sharded_ranks.__file__] if scenario == "dies sharded" else []))
     try:
         _, complaints = left.communicate(timeout=LONGEST)
         assert left.returncode not in (0, None)

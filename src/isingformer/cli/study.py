@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 import sys
 import time
+from collections.abc import Callable
 
 from ..data import SOURCES, fetch
-from ..study import Store, parse_shard, read_plan, run_study, write_results
+from ..study import Outcome, Store, parse_shard, read_plan, run_study, write_results
 from .common import add_data_arguments, count, print_json
 from .progress import transfers
 
@@ -17,6 +19,7 @@ EXAMPLES = """examples:
   isingformer study quick --out studies/quick         digits, all methods, minutes on a CPU
   isingformer study paper --out studies/paper         the paper's 720 trainings, on a GPU
   isingformer study paper --out studies/paper --shard 2/4    the second quarter, on another machine
+  isingformer study paper --out studies/paper --ray auto     on the machines of a Ray cluster
   isingformer study mine.toml                         your own data and grid
 """
 
@@ -30,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=count, metavar="N",
                         help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--ray", metavar="ADDRESS",
+                        help="on a Ray cluster: auto, local (started here), HOST:PORT, ray://HOST:PORT")  # fmt: skip
+    parser.add_argument("--gpus-per-task", type=float, metavar="SHARE",
+                        help="with --ray, of a GPU, from 0 to 1 (1 where there are GPUs)")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
@@ -37,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
     plan, shard = read_plan(args.plan), parse_shard(args.shard)
+    runner = _runner(args)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])
     started = time.monotonic()
@@ -50,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             for data in plan.datasets:
                 if data.source in SOURCES:
                     fetch(data.source, args.data_dir, bar)
-    outcome = run_study(
+    outcome = runner(
         plan, folder, device=args.device, shard=shard, jobs=args.jobs, data_dir=args.data_dir,
         download=not args.offline, progress=not args.quiet, command=command,
     )  # fmt: skip
@@ -64,3 +72,15 @@ def run(args: argparse.Namespace) -> int:
         said = "there is nothing to report yet" if report is None else f"the report is {report}"
         print(f"{outcome.done} of {outcome.total} trainings done, {time.monotonic() - started:.0f} s; {said}")
     return 1 if outcome.failed else 0
+
+
+def _runner(args: argparse.Namespace) -> Callable[..., Outcome]:
+    """What trains: this machine, or a Ray cluster."""
+    if args.ray is None:
+        if args.gpus_per_task is not None:
+            raise ValueError("--gpus-per-task is a share that Ray deals out; give --ray ADDRESS too")
+        return run_study
+    from ..integrations.ray import check, run_on_ray
+
+    check(args.ray, args.device, args.gpus_per_task, args.jobs)
+    return functools.partial(run_on_ray, address=args.ray, gpus_per_task=args.gpus_per_task)

@@ -24,6 +24,7 @@ def checked_handle(what: str, model: nn.Module) -> Attached:
             f"{what}: this {type(model).__name__} carries no method, so there is no posterior; attach one and train, "
             "or load a saved model"
         )
+    handle.check_whole(what)
     if handle.steps == 0:
         raise ValueError(
             f"{what}: this {type(model).__name__} was never trained: its method has counted no step; train it first, "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -49,7 +49,13 @@ class CurvatureAverage:
         span = self.spans[name]
         return flat[..., span.start : span.stop - COUNTS].unflatten(-1, self.shapes[name])
 
-    def take_in(self, filled: Sequence[Tensor | None], factor: Tensor, terms: float | None) -> Tensor:
+    def take_in(
+        self,
+        filled: Sequence[Tensor | None],
+        factor: Tensor,
+        terms: float | None,
+        agreed: Callable[[Tensor], Tensor] = lambda finite: finite,
+    ) -> Tensor:
         """Add the squared gradients that a backward pass left in the companions.
 
         The pass's loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over
@@ -59,6 +65,7 @@ class CurvatureAverage:
             filled: the companions' gradients in order of layers, ``[*R, out * in + 2]`` each; None: not reached.
             factor: ``[*R]``.
             terms: how many terms the loss was a mean of; None: one an example.
+            agreed: what several processes that have a piece of every layer each say of all of them.
 
         Returns:
             Whether a replica's squares were all finite, ``[*R]``; those of the others are left out.
@@ -73,7 +80,7 @@ class CurvatureAverage:
                 self.layer(fresh, name).mul_(ratio[..., number, None, None].square())
             examples = examples * ratio
         fresh.mul_(factor.to(fresh.dtype).square().reciprocal().unsqueeze(-1))
-        finite = fresh.sum(-1).isfinite()
+        finite = agreed(fresh.sum(-1).isfinite())
         self.sums.add_(torch.where(finite.unsqueeze(-1), fresh, 0.0))
         self.counts.add_(torch.where(finite.unsqueeze(-1), examples, 0.0))
         return finite

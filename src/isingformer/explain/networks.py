@@ -35,10 +35,12 @@ class Networks:
     @classmethod
     def draw(cls, model: nn.Module, samples: int, generator: torch.Generator | None = None) -> Networks:
         """T networks, their key from a generator (None: torch's default one)."""
-        if attached_to(model) is None:
+        method = attached_to(model)
+        if method is None:
             raise ValueError(
                 f"explain: this {type(model).__name__} carries no method; attach one first, or load a saved model"
             )
+        method.check_whole("explain")
         if samples < 1:
             raise ValueError(f"explain: samples must be 1 or more, got {samples}")
         device = "cpu" if generator is None else generator.device

@@ -39,7 +39,7 @@ def method_of(model: nn.Module, given: Attached | None, who: str) -> Attached:
 @torch.no_grad()
 def logged(method: Attached) -> dict[str, Tensor]:
     """Mean q over all weights, and kl() as it stands in the loss; on the device, which need not be waited for."""
-    drops = [part.drop for part in method.parts.posteriors.values()]
+    drops = list(method.parts.drops().values())
     total = torch.stack([q.sum() for q in drops]).sum()
     return {"mean_q": total / sum(q.numel() for q in drops), "kl": method.kl().mean()}
 

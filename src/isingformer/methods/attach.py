@@ -17,7 +17,7 @@ from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology, find_topology, maskable_layers
 from .attached import Attached, attached_to
-from .distributed import RankNoise, processes, rank
+from .distributed import RankNoise, is_sharded, processes, rank
 from .method import Method, Parts
 
 
@@ -88,6 +88,12 @@ def _check(model: nn.Module, method: Method, examples: float, steps: int | None)
         raise ValueError(f"attach: steps must be the number of training steps, above 0, or None, got {steps}")
     if attached_to(model) is not None or posteriors(model):
         raise ValueError(f"attach: this {type(model).__name__} already carries a method; call its detach() first")
+    sharded = [name for name, parameter in model.named_parameters() if is_sharded(parameter)]
+    if sharded:
+        raise ValueError(
+            f"attach: {sharded[0]!r} is sharded over processes (fully_shard) already; attach first, then "
+            "fully_shard(model), then method.shard()"
+        )
     method.check_plan(steps)
 
 

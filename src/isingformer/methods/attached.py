@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..nn.masked import take_off, weight_of
+from ..nn.masked import take_off
 from ..nn.noise import KeyedNoise, Noise
+from .distributed import add_up, is_sharded
 from .divergence import constant_divergence, slab_pull
 from .method import Method, Parts
+from .sharded import own_state, reshard, shard, whole_state
 from .weights import WeightPosterior
 
 Weights = Literal["mean", "expected", "probable"]
@@ -120,7 +123,7 @@ class Attached:
 
     def drop_probability(self) -> dict[str, Tensor]:
         """q of every masked layer by name, ``[*R, out, in]``; a copy."""
-        return {name: part.drop.clone() for name, part in self.parts.posteriors.items()}
+        return {name: part.whole().clone() for name, part in self.parts.posteriors.items()}
 
     def curvature(self) -> dict[str, Tensor]:
         """h of every masked layer by name, as the next sweep uses it; empty for methods that measure none."""
@@ -129,22 +132,27 @@ class Attached:
     def weight_posterior(self) -> dict[str, WeightPosterior]:
         """Mean, sd and credible interval of every weight, by layer."""
         return {
-            name: WeightPosterior(self.parts.mean(name).to(part.drop.dtype), part.drop.clone(), part.noise_sd)
+            name: WeightPosterior(self.parts.mean(name).to(part.drop.dtype), part.whole().clone(), part.noise_sd)
             for name, part in self.parts.posteriors.items()
         }
 
     def summary(self) -> dict[str, float]:
         """Mean q over all weights, and the share of them more likely dropped than kept."""
         drops = [part.drop for part in self.parts.posteriors.values()]
-        total = sum(q.numel() for q in drops)
-        return {
-            "mean_q": float(torch.stack([q.sum() for q in drops]).sum()) / total,
-            "dropped": float(torch.stack([(q > 0.5).sum() for q in drops]).sum()) / total,
-        }
+        sums = torch.stack([torch.stack([q.sum(), (q > 0.5).sum()]) for q in drops]).sum(0)
+        mean_q, dropped = ((add_up(sums, "q") if self.parts.pieces else sums) / self._weights()).tolist()
+        return {"mean_q": mean_q, "dropped": dropped}
+
+    def _weights(self) -> int:
+        return sum(math.prod(part.shape) for part in self.parts.posteriors.values())
 
     def __repr__(self) -> str:
-        about, parts = self.summary(), self.parts.posteriors.values()
-        weights = sum(part.drop.numel() for part in parts)
+        parts, weights = self.parts.posteriors.values(), self._weights()
+        if self.parts.pieces:  # whose mean q one process alone cannot know
+            return (
+                f"<{self.method.name} on {type(self.model).__name__}, sharded: {weights:,} weights, step {self.steps}>"
+            )
+        about = self.summary()
         return (
             f"<{self.method.name} on {type(self.model).__name__}: {len(parts)} layers, {weights:,} weights, mean q "
             f"{about['mean_q']:.3f}, {about['dropped']:.1%} more likely dropped than kept, step {self.steps}>"
@@ -163,12 +171,14 @@ class Attached:
             raise ValueError(f"detach: weights must be 'mean', 'expected' or 'probable', got {weights!r}")
         if weights != "mean":
             self._check_not_shared(weights)
+        if self.parts.pieces:
+            reshard(self.parts)
         for name, layer in self.parts.layers.items():
-            q = self.parts.posteriors[name].drop
+            m, q = self.parts.own_mean(name), self.parts.posteriors[name].drop
             if weights == "expected":
-                weight_of(layer).copy_(self.parts.posteriors[name].expected(self.parts.mean(name)))
+                m.copy_(m * (1 - q).to(m.dtype))
             elif weights == "probable":
-                weight_of(layer).copy_(self.parts.mean(name) * (q < 0.5))
+                m.copy_(m * (q < 0.5))
             take_off(layer)
         for name, mask in self.parts.node_masks.items():
             if weights == "expected":
@@ -187,13 +197,13 @@ class Attached:
     def _check_not_shared(self, weights: Weights) -> None:
         """A weight that others use too cannot be overwritten: theirs would be another value, or the mean."""
         owners = {
-            parameter.data_ptr(): f"{name}.{own}"
+            _memory(parameter): f"{name}.{own}"
             for name, module in self.model.named_modules()
             if not isinstance(module, nn.MultiheadAttention) and module not in self.parts.layers.values()
             for own, parameter in module.named_parameters(recurse=False)
         }
         for name, layer in self.parts.layers.items():
-            first = owners.setdefault(weight_of(layer).data_ptr(), name)
+            first = owners.setdefault(_memory(layer.get_parameter("weight")), name)
             if first != name:
                 raise ValueError(
                     f"detach: {first!r} and {name!r} share one weight but not one posterior, so it cannot hold both "
@@ -208,6 +218,25 @@ class Attached:
             state["noise.keys"], state["noise.position"] = self.noise.keys, self.noise.position
         return state
 
+    def shard(self) -> None:
+        """Cut q and curvature up like the weights, after ``fully_shard(model)`` and before the next pass.
+
+        Every process then keeps q and h of its own pieces alone. All must call it, and from then on whatever gives or
+        takes whole layers: `drop_probability`, `curvature`, `weight_posterior`, `summary`, `state_dict`, `save`.
+
+        Raises:
+            ValueError: The model is not sharded by fully_shard over all processes, or the method cannot be: `two_way`,
+                the extra-pass curvatures and stacked replicas.
+        """
+        self._check_attached("shard()")
+        shard(self)
+        self._constant = None
+
+    def check_whole(self, what: str) -> None:
+        """Raise where q is in pieces, for work that needs all of it in one process."""
+        if self.parts.pieces:
+            raise ValueError(f"{what}: the method is sharded over processes; save the model and load it in one process")
+
     def synchronise(self) -> None:
         """Let the state of this process stand for all that train together: before one of them saves it.
 
@@ -219,13 +248,17 @@ class Attached:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the method itself remembers, as named tensors: q, curvature, counters. The model keeps its own."""
-        state = {name: tensor.detach().clone() for name, tensor in self._live().items()}
+        live = self._live()
+        state = whole_state(self, live) if self.parts.pieces else live
+        state = {name: tensor.detach().clone() for name, tensor in state.items()}
         return {**state, "steps": torch.tensor(self.steps)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave; a state of another model or method is refused before anything changes."""
         live = {**self._live(), "steps": torch.tensor(0)}
+        if self.parts.pieces:
+            state = own_state(self, state)
         odd = sorted(set(live) ^ set(state))
         odd += [name for name in live if name in state and live[name].shape != state[name].shape]
         if odd:
@@ -242,6 +275,11 @@ class Attached:
     def _check_attached(self, what: str) -> None:
         if not self.attached:
             raise RuntimeError(f"{what}: the method was detached from its model; attach it again first")
+
+
+def _memory(parameter: Tensor) -> int:
+    """Where a parameter lies; one that is sharded has no one place."""
+    return id(parameter) if is_sharded(parameter) else parameter.data_ptr()
 
 
 def attached_to(model: nn.Module) -> Attached | None:

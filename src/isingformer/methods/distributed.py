@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import distributed as dist
 from ..curvature.average import CurvatureAverage
 from ..nn.noise import KeyedNoise
 
+T = TypeVar("T")
 SPREAD = 0x9E3779B97F4A7C15
 """Takes neighbouring ranks to keys far apart."""
 
@@ -41,22 +43,28 @@ def rank() -> int:
 
 
 @contextlib.contextmanager
-def _in_one_line(what: str) -> Iterator[None]:
+def in_one_line(what: str) -> Iterator[None]:
+    """Inside, an error of the group says what could not be done."""
     try:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            f"rank {rank()} could not add up {what} with the other processes: one of them has stopped, or is not at "
+            f"rank {rank()} could not {what} with the other processes: one of them has stopped, or is not at "
             f"the same step; look at its error first, then start all again ({' '.join(str(error).split())})"
         ) from error
 
 
+def is_sharded(weight: Tensor) -> bool:
+    """Whether a weight is cut up over ranks at the moment."""
+    return getattr(weight, "device_mesh", None) is not None
+
+
 def check_whole(weight: Tensor, name: str) -> Tensor:
     """The weight, unless it is cut up over ranks: a part of m beside the whole of q would give wrong numbers."""
-    if getattr(weight, "device_mesh", None) is not None:
+    if is_sharded(weight):
         raise ValueError(
-            f"the weight of {name!r} is sharded over processes (fully_shard), and q is not; train with "
-            "DistributedDataParallel, which the method supports"
+            f"the weight of {name!r} is sharded over processes (fully_shard), and q is not; attach first, then "
+            "fully_shard(model), then method.shard()"
         )
     return weight
 
@@ -64,7 +72,7 @@ def check_whole(weight: Tensor, name: str) -> Tensor:
 def add_up(tensor: Tensor, what: str) -> Tensor:
     """The sum of a tensor over all ranks, in place; all must call it. `what` is for the error."""
     if processes() > 1:
-        with _in_one_line(what):
+        with in_one_line(f"add up {what}"):
             dist.all_reduce(tensor)
     return tensor
 
@@ -87,6 +95,31 @@ def total(number: int, what: str, device: torch.device | str = "cpu") -> int:
         return number
     _sent.append(torch.tensor(number, dtype=torch.int64, device=device))
     return int(add_up(_sent[-1], what))
+
+
+def by_first(work: Callable[[], T], others: Callable[[], T], device: torch.device | str = "cpu") -> T:
+    """Let the first process do something; the others wait for it, then do something else. Both give what they found.
+
+    Raises:
+        RuntimeError: on the others, where the first one failed; it raises its own error.
+    """
+    if processes() == 1:
+        return work()
+    if rank() == 0:
+        try:
+            found = work()
+        except BaseException:
+            total(1, "an answer", device)
+            raise
+        total(0, "an answer", device)
+        return found
+    if total(0, "an answer", device):
+        raise RuntimeError("the first process stopped with an error; see there")
+    return others()
+
+
+def nothing() -> None:
+    """What the others do while the first one writes."""
 
 
 class RankNoise(KeyedNoise):

@@ -17,6 +17,7 @@ from ..ising import kl_masks, kl_weights
 from ..nn.masked import weight_of
 from .distributed import check_whole
 from .method import Method, Parts
+from .pieces import total_of
 
 
 class _SlabPull(torch.autograd.Function):
@@ -64,8 +65,7 @@ def _by_column(scales: tuple[float, ...], sizes: tuple[int, ...], device: torch.
     )
 
 
-def _widths(method: Method, part: Tensor) -> dict[str, float]:
-    fan_in = part.shape[-1]
+def _widths(method: Method, fan_in: int) -> dict[str, float]:
     return {
         "noise_sd": method.noise_sd(fan_in),
         "spike_sd": method.spike_sd(fan_in),
@@ -83,17 +83,24 @@ def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
         masks: whether KL_xi counts (it does not for the comparison methods, whose q is fixed).
     """
     total = []
-    for part in parts.posteriors.values():
+    for name, part in parts.posteriors.items():
         # kl_weights is linear in q: the layer's sum needs q's sum alone.
-        weights, mean_q = math.prod(part.drop.shape[-2:]), part.drop.mean((-2, -1))
-        value = weights * kl_weights(torch.zeros_like(mean_q), mean_q, **_widths(method, part.drop))
-        total.append(value + kl_masks(part.drop, part.prior).sum((-2, -1)) if masks else value)
-    return torch.stack(total).sum(0)
+        weights = math.prod(part.drop.shape[-2:])
+        mean_q = part.drop.sum((-2, -1)) / max(weights, 1)  # a piece may be empty
+        value = weights * kl_weights(torch.zeros_like(mean_q), mean_q, **_widths(method, part.shape[-1]))
+        prior = parts.pieces[name].cut(part.prior) if parts.pieces else part.prior
+        total.append(value + kl_masks(part.drop, prior).sum((-2, -1)) if masks else value)
+    every = torch.stack(total).sum(0)
+    return total_of(every) if parts.pieces else every
 
 
 def slab_pull(parts: Parts, method: Method) -> Tensor:
     """Sum of (1 - q) m^2 / (2 s2^2) over all weights, ``[*R]``, differentiable in m."""
     drops = [part.drop for part in parts.posteriors.values()]
-    scales = [0.5 / method.slab_sd(q.shape[-1]) ** 2 for q in drops]
+    scales = [0.5 / method.slab_sd(part.shape[-1]) ** 2 for part in parts.posteriors.values()]
+    if parts.pieces:
+        return total_of(
+            _SlabPull.apply(drops, scales, *(parts.pieces[name].of(parts.layers[name]) for name in parts.posteriors))
+        )
     means = [check_whole(weight_of(parts.layers[name]), name) for name in parts.posteriors]
     return _SlabPull.apply(drops, scales, *means)

@@ -20,7 +20,10 @@ from ..nn.vit import ViT
 from .distributed import add_up_curvature, total
 from .measure import measure
 from .method import Parts, Rule, by_replica
+from .news import News
+from .pieces import Piece
 from .pull import Pull
+from .sharded import add_up_counts, agreed, cut_average, own_squares, sweep_pieces
 
 if TYPE_CHECKING:
     from .ising import Ising
@@ -51,10 +54,11 @@ class IsingRule(Rule):
         self._filled: set[str] = set()  # layers that the backward pass under way has measured
         self._factors: list[Tensor] = []  # and what its loss was multiplied by
         self._terms: float | None = None
+        self._announced: float | None = None  # the same, before the pass
+        self._pieces: dict[str, Tensor] = {}  # squares of a pass, where each process keeps a piece of a layer
         self._waits_for_end = False
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
-        self._answers: list[tuple[Tensor, int]] = []  # of a GPU, to be read at the next refresh
-        self._arrived: torch.cuda.Event | None = None
+        self._news = News()
         self._deltas: float | Tensor | None = None
         squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
@@ -91,6 +95,7 @@ class IsingRule(Rule):
     def watch(self, probe: Tensor, terms: float | None) -> None:
         """Learn from the probe's gradient, in backward, what the loss was multiplied by."""
         self._waits_for_end = False  # a pass that broke off must not silence the next
+        self._announced = terms
         for name, part in self.parts.posteriors.items():
             part.on_filled(functools.partial(self._squares_filled, name))
 
@@ -103,6 +108,11 @@ class IsingRule(Rule):
 
     def _squares_filled(self, name: str) -> None:
         self._filled.add(name)
+        part = self.parts.posteriors[name]
+        if self.parts.pieces and part.companion is not None and part.companion.grad is not None:
+            # At once, so that no more than one layer's squares are held whole.
+            self._pieces[name] = own_squares(self.parts.pieces[name], part.companion.grad, self._announced)
+            part.companion.grad = None
         self._call_at_end_of_backward()
 
     def _call_at_end_of_backward(self) -> None:
@@ -123,11 +133,16 @@ class IsingRule(Rule):
         for part in self.parts.posteriors.values():
             if part.companion is not None:
                 part.companion.grad = None
+        pieces, self._pieces = self._pieces, {}
         if not factors:
             return
         self.passes += 1
         factor = torch.stack(factors).mean(0)
-        finite = self.average.take_in(gradients, factor, terms)
+        if pieces:
+            add_up_counts(pieces)
+            finite = self.average.take_in([pieces.get(name) for name in self.parts.posteriors], factor, None, agreed)
+        else:
+            finite = self.average.take_in(gradients, factor, terms)
         # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
         # step, so there it is the next refresh that notices.
         if finite.device.type == "cpu" and bool((factor == 0).any()):
@@ -210,40 +225,19 @@ class IsingRule(Rule):
                 "since the last refresh no backward pass with method.kl() in its loss reached the masked layers in "
                 "training mode, so there is no curvature to sweep with; train on mean loss + method.kl()"
             )
-        if self.together:
-            add_up_curvature(self.average)
+        self.synchronise()
         if self.average.news.device.type == "cuda" and not self.spec.two_way:  # which looks at its own progress
             self.launch("sweep" if sweeping else "fold", self._fold_and_sweep if sweeping else self.average.fold)
-            self._check_news(passes)
+            self._news.check(self.average.news, passes)
             return
         self.average.fold()
-        self._check_news(passes)
+        self._news.check(self.average.news, passes)
         if sweeping:
             self.sweep()
 
     def _fold_and_sweep(self) -> None:
         self.average.fold()
         self.sweep()
-
-    def _check_news(self, passes: int) -> None:
-        """Raise where all gradients since the last refresh were NaN or infinite.
-
-        Reading the answer makes Python wait for a GPU, so there it is read at the next refresh, when it is long known.
-        """
-        answers = [(self.average.news, passes)]
-        if self.average.news.device.type == "cuda":
-            on_host = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(self.average.news, non_blocking=True)
-            answers, self._answers = self._answers, [(on_host, passes)]
-            if self._arrived is not None:
-                self._arrived.synchronize()
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-        for news, of_passes in answers:
-            if of_passes and not bool(news):
-                raise FloatingPointError(
-                    f"no finite gradient in {of_passes} backward passes: the loss is NaN or infinite; q is as it was "
-                    "before. Look at the learning rate, the inputs and the loss"
-                )
 
     def _measure(self, targets: Tensor | None) -> None:
         if self.last_inputs is None:
@@ -275,20 +269,30 @@ class IsingRule(Rule):
     @torch.no_grad()
     def sweep(self) -> None:
         """Recompute q of every layer from m, the running mean of h, and the wiring."""
-        spec, topology = self.spec, self.parts.topology
-        how = stationary_sweep if spec.two_way else sweep
-        found = how(
-            self.parts.means(), Pull(self), topology.wiring,
-            delta=self._delta(), coupling=spec.coupling, centred=spec.centred,
-        )  # fmt: skip
-        parts = self.parts.posteriors
-        torch._foreach_copy_([part.drop for part in parts.values()], [found.drop[name] for name in parts])
-        torch._foreach_copy_([part.prior for part in parts.values()], [found.prior[name] for name in parts])
+        spec, parts = self.spec, self.parts
+        settings: dict[str, Any] = {"delta": self._delta(), "coupling": spec.coupling, "centred": spec.centred}
+        if parts.pieces:
+            found = sweep_pieces(parts, Pull(self), **settings)
+        else:
+            how = stationary_sweep if spec.two_way else sweep
+            found = how(parts.means(), Pull(self), parts.topology.wiring, **settings)
+        layers = parts.posteriors
+        torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
+        torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
 
     def synchronise(self) -> None:
         """What was measured since the last refresh, shared out equally."""
-        if self.together:
+        if self.together and not self.parts.pieces:  # which are sums over processes already
             add_up_curvature(self.average)
+
+    def shard(self, pieces: Mapping[str, Piece]) -> None:
+        """Cut the running mean; what needs all layers at once cannot be."""
+        if self.spec.two_way or self.extra:
+            what = "two_way" if self.spec.two_way else f"curvature {self.spec.curvature!r}"
+            raise ValueError(
+                f"shard: {what} needs all layers whole at once; use curvature 'fisher' or 'expand', one-way"
+            )
+        self.average = cut_average(self.average, pieces)
 
     def resume(self, step: int) -> None:
         """Go on after training step number `step`."""
@@ -301,7 +305,7 @@ class IsingRule(Rule):
 
     def curvature(self) -> dict[str, Tensor]:
         """h by layer as the next sweep would use it."""
-        return {name: self.average.value(name).clone() for name in self.parts.posteriors}
+        return {name: self.parts.whole(name, self.average.value(name)).clone() for name in self.parts.posteriors}
 
     def stop(self) -> None:
         """Forget the last batch."""

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +17,7 @@ from ..nn.masked import weight_of
 from ..nn.posterior import NodeMask, Posterior, Sampling
 from ..topology import Topology
 from .distributed import check_whole
+from .pieces import Piece
 
 Rate = float | tuple[float, ...]
 """A drop rate: one for the model, or one a replica of a stacked model."""
@@ -34,18 +35,30 @@ class Parts:
     node_masks: dict[str, NodeMask]
     topology: Topology
     likelihood: Likelihood
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    """Which piece of each layer this process keeps, where `fully_shard` has cut them up; see `sharded.py`."""
+
+    def own_mean(self, name: str) -> Tensor:
+        """m of a layer, ``[*R, out, in]``, detached: all of it, or this process's piece."""
+        if self.pieces:
+            return self.pieces[name].of(self.layers[name]).detach()
+        return check_whole(weight_of(self.layers[name]).detach(), name)
+
+    def whole(self, name: str, own: Tensor) -> Tensor:
+        """Something that each process has a piece of, put together; all must ask."""
+        return self.pieces[name].gather(own) if self.pieces else own
 
     def mean(self, name: str) -> Tensor:
-        """m of a layer, ``[*R, out, in]``, detached."""
-        return check_whole(weight_of(self.layers[name]).detach(), name)
+        """m of a layer, ``[*R, out, in]``, detached and whole."""
+        return self.whole(name, self.own_mean(name))
 
     def means(self) -> dict[str, Tensor]:
         """m of every layer, at least in q's precision."""
         return {name: self.mean(name).to(part.drop.dtype) for name, part in self.posteriors.items()}
 
     def drops(self) -> dict[str, Tensor]:
-        """q of every layer, live."""
-        return {name: part.drop for name, part in self.posteriors.items()}
+        """q of every layer, whole; live, unless it had to be put together."""
+        return {name: part.whole() for name, part in self.posteriors.items()}
 
 
 class Rule(ABC):
@@ -101,6 +114,9 @@ class Rule(ABC):
 
     def stop(self) -> None:  # noqa: B027
         """The model is being detached."""
+
+    def shard(self, pieces: Mapping[str, Piece]) -> None:  # noqa: B027
+        """Keep of everything that a weight has this process's pieces alone; an error where that cannot be."""
 
 
 @dataclass(frozen=True, kw_only=True)

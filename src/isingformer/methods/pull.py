@@ -21,8 +21,8 @@ class Pull(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         rule, spec = self.rule, self.rule.spec
-        mean = rule.parts.mean(name).to(rule.average.average.dtype)
-        fan_in = mean.shape[-1]
+        mean = rule.parts.own_mean(name).to(rule.average.average.dtype)
+        fan_in = rule.parts.posteriors[name].shape[-1]
         pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
         pull = pull.mul_(spec.weight_of_evidence)
         if spec.spike_slab:

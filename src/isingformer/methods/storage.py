@@ -7,6 +7,7 @@ the process dies, the folder is the old model or the new one.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -26,12 +27,14 @@ from ..ising import Reading
 from ..nn.vit import ViT
 from ..topology import Topology, find_topology
 from .attach import attach_as
-from .attached import attached_to
+from .attached import Attached, attached_to
+from .distributed import by_first, nothing
 from .dropconnect import DropConnect
 from .dropout import Dropout
 from .ising import Ising
 from .method import Method
 from .plain import Plain
+from .sharded import model_tensors, plain_name
 
 INDEX = "isingformer.json"
 FORMAT = 1
@@ -40,6 +43,8 @@ _METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Ising, DropCon
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write an attached model, weights and posterior, into a folder; an earlier save there is replaced whole.
+
+    Where `fully_shard` has cut the model up, all processes must call it; the first one writes, the others wait for it.
 
     Args:
         model: an attached model. Our `ViT` is rebuilt by `load`; any other class must be built by the caller.
@@ -52,6 +57,17 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"save: {path} is a file; give a folder")
+    tensors = model_tensors(model, method), method.state_dict()  # all processes, where it is sharded
+    write = functools.partial(_write, path, model, method, *tensors)
+    if method.parts.pieces:
+        by_first(write, nothing, next(iter(method.parts.posteriors.values())).drop.device)
+    else:
+        write()
+
+
+def _write(
+    path: Path, model: nn.Module, method: Attached, weights: Mapping[str, Tensor], posterior: Mapping[str, Tensor]
+) -> None:
     make_folder(path)
     likelihood = method.parts.likelihood
     tag = secrets.token_hex(4)
@@ -60,7 +76,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "format": FORMAT,
         "isingformer": __version__,
         "torch": torch.__version__,
-        "model": {"class": type(model).__name__, "config": model.config if isinstance(model, ViT) else None},
+        "model": {"class": plain_name(model, method), "config": model.config if isinstance(model, ViT) else None},
         "method": {"name": method.method.name, "settings": method.method.settings()},
         "examples": method.examples,
         "steps": method.planned_steps,
@@ -73,8 +89,8 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     }
     fresh = [path / name for name in files.values()]
     try:
-        write_tensors(fresh[0], model.state_dict())
-        write_tensors(fresh[1], method.state_dict())
+        write_tensors(fresh[0], weights)
+        write_tensors(fresh[1], posterior)
         write_json(path / INDEX, index)
     except BaseException:
         for file in fresh if tag not in _text_of(path / INDEX) else []:  # the new index may be in place already

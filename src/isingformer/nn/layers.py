@@ -138,8 +138,8 @@ def _takes_patches(conv: nn.Module) -> bool:
     )
 
 
-def weight_of(layer: nn.Module) -> Tensor:
-    """The weight of a layer as a matrix ``[*R, out, in]`` that shares the parameter's memory."""
+def weight_of(layer: nn.Module, weight: Tensor | None = None) -> Tensor:
+    """The weight of a layer, or a tensor laid out like it, as a matrix ``[*R, out, in]`` that shares its memory."""
     kind: Any = type(layer) if isinstance(layer, Masked) else masked_class(type(layer))
-    matrix: Tensor = kind.as_matrix(layer.get_parameter("weight"))
+    matrix: Tensor = kind.as_matrix(layer.get_parameter("weight") if weight is None else weight)
     return matrix

@@ -50,7 +50,7 @@ class Posterior(nn.Module):
     """
 
     drop: Tensor
-    """q, ``[*R, out, in]``, float32 or wider."""
+    """q, ``[*R, out, in]``, float32 or wider; this process's piece of it where `gather` is set."""
     prior: Tensor
     """The field without evidence at the last sweep, ``[*R, out, 1]``."""
     layer: Tensor
@@ -83,6 +83,8 @@ class Posterior(nn.Module):
         self.measuring = True  # whether training passes use the companion
         self.stand_in: Tensor | None = None  # a leaf to use for the expected weight
         self.measure_expected = False  # leave squares outside training mode too
+        self.shape = tuple(weight.shape)
+        self.gather: Callable[[Tensor], Tensor] | None = None  # makes q whole, where `drop` is a piece of it
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b, ``[*R, N, ..., out]``."""
@@ -95,13 +97,28 @@ class Posterior(nn.Module):
             return self._product(x, self.draw(weight), bias)
         return self._local_by_node(x, weight, bias) if self.tied else self._local(x, weight, bias)
 
+    def whole(self) -> Tensor:
+        """q, ``[*R, out, in]``: live, or put together from a piece a process, for which all must ask."""
+        return self.drop if self.gather is None else self.gather(self.drop)
+
+    def cut(self, own: Tensor, gather: Callable[[Tensor], Tensor]) -> None:
+        """Keep a piece of q alone.
+
+        Args:
+            own: the piece, which is copied.
+            gather: makes it whole.
+        """
+        self._buffers["drop"], self.gather = own.clone(memory_format=torch.contiguous_format), gather
+        if self.companion is not None:
+            self.companion = self._companion()
+
     def expected(self, weight: Tensor) -> Tensor:
         """m (1 - q)."""
-        return weight * (1 - self.drop).to(weight.dtype)
+        return weight * (1 - self.whole()).to(weight.dtype)
 
     def draw(self, weight: Tensor) -> Tensor:
         """(1 - xi) m + s eps."""
-        q = self.drop[..., :1, :] if self.tied else self.drop
+        q = self.whole()[..., :1, :] if self.tied else self.whole()
         kept = self.noise.uniform(q.shape, q, self.layer) >= q
         return self._with_noise(weight * kept)
 
@@ -111,13 +128,13 @@ class Posterior(nn.Module):
         return weight + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
 
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        q = self.drop.to(weight.dtype)
+        q = self.whole().to(weight.dtype)
         mean = self._product(x, weight * (1 - q), bias)
         eps = self.noise.normal(mean.shape, mean, self.layer)
         return mean + local_noise(x, weight.square() * (q * (1 - q)) + self.noise_sd**2, eps)
 
     def _local_by_node(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        q = self.drop[..., 0, :]
+        q = self.whole()[..., 0, :]
         q = q.view(*q.shape[:-1], *(1 for _ in range(x.dim() - q.dim())), q.shape[-1])
         kept = self.noise.uniform(x.shape, q, self.layer) >= q
         return self._product(x * kept, self._with_noise(weight), bias)
@@ -131,7 +148,10 @@ class Posterior(nn.Module):
     def measure(self, on: bool, squares: Squares = "exact") -> None:
         """Let training passes leave their squared per-example gradients in a companion, or stop it."""
         self.squares = squares
-        self.companion = companion(self.drop) if on else None
+        self.companion = self._companion() if on else None
+
+    def _companion(self) -> Tensor:
+        return companion(self.drop.new_zeros(()).expand(self.shape))
 
     def on_filled(self, call: Callable[[], None]) -> None:
         """Call this in every backward pass that has filled the companion; asking again for the same one is nothing."""
@@ -142,13 +162,16 @@ class Posterior(nn.Module):
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""
-        return self.noise_sd > 0 or bool(((self.drop > 0) & (self.drop < 1)).any())
+        if self.noise_sd > 0:
+            return True
+        q = self.whole()
+        return bool(((q > 0) & (q < 1)).any())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
         for name in ("drop", "prior", "layer"):
             self._buffers[name] = _moved(getattr(self, name), fn)
         if self.companion is not None:
-            self.companion = companion(self.drop)
+            self.companion = self._companion()
         if isinstance(self.noise, KeyedNoise):
             self.noise.to(fn)
         return self

@@ -17,7 +17,7 @@ from .plan import Plan
 from .record import Cell
 from .scoring import circumstances
 from .store import Store
-from .worker import Worker
+from .worker import Bench, Worker
 
 PATIENCE = 0.2
 """Seconds between two looks at the workers."""
@@ -77,7 +77,7 @@ def run_study(
     }  # fmt: skip
     to_do = sum(plan.cost(job.cell) * len(job.replicas) for job in left)
     with Bar(shown=progress, total=to_do, title=f"{plan.name}: {total - done} trainings") as bar:
-        ears = _Ears(outcome, bar)
+        ears = Ears(outcome, bar)
         if jobs == 1:
             _work(ears, **settings)
         else:
@@ -86,23 +86,32 @@ def run_study(
     return outcome
 
 
-class _Ears:
-    """Hears of the work in this process."""
+class Ears:
+    """Hears of the work in this process.
+
+    Args:
+        outcome: what is heard goes there.
+        bar: and is shown here.
+    """
 
     def __init__(self, outcome: Outcome, bar: Bar) -> None:
         self.outcome, self.bar = outcome, bar
 
     def work(self, cost: float) -> None:
+        """Move the bar."""
         self.bar.move(cost)
 
     def done(self, cell: Cell, trainings: int) -> None:
+        """Count trainings that have their records."""
         self.outcome.done += trainings
         self.bar.line(f"{cell.name}: {self.outcome.done} of {self.outcome.total} trainings")
 
     def say(self, line: str) -> None:
+        """Keep a line for the end."""
         self.outcome.said.append(line)
 
     def failed(self, cell: Cell, replica: int, why: str) -> None:
+        """Keep the name of a training that left no record."""
         self.outcome.failed.append(f"{cell.name} replica {replica}: {why}")
 
 
@@ -138,10 +147,11 @@ def _work(
     told: Any, *, plan: Plan, folder: str, shard: tuple[int, int], device: str, data_dir: str | None, download: bool,
     made: dict[str, Any], sharers: int,
 ) -> None:  # fmt: skip
-    Worker(
-        plan, Store(folder), shard, torch.device(device), made, told, data_dir=data_dir, download=download,
-        sharers=sharers,
-    ).run()  # fmt: skip
+    store = Store(folder)
+    bench = Bench(
+        plan, store, torch.device(device), made, told, data_dir=data_dir, download=download, sharers=sharers
+    )  # fmt: skip
+    Worker(bench, store, shard).run()
 
 
 def _process(post: Queue[tuple[str, Any]], parent: int, settings: dict[str, Any]) -> None:
@@ -156,7 +166,7 @@ def _process(post: Queue[tuple[str, Any]], parent: int, settings: dict[str, Any]
         post.put(("error", (isinstance(error, ValueError | OSError), str(error) or type(error).__name__)))
 
 
-def _together(jobs: int, ears: _Ears, settings: dict[str, Any]) -> None:
+def _together(jobs: int, ears: Ears, settings: dict[str, Any]) -> None:
     """Several processes, each taking the next cell that no other is at."""
     context = multiprocessing.get_context("spawn")
     post: Queue[tuple[str, Any]] = context.Queue()

@@ -15,7 +15,7 @@ from ..nn import ViT
 from ..predict import activation_bytes
 from ..train import Recipe
 from .plan import Plan
-from .record import Cell
+from .record import Cell, Record
 from .scoring import records_of
 from .stack import Stack
 from .store import Job, Store
@@ -47,24 +47,32 @@ class Told(Protocol):
         """A training that left no record."""
 
 
+class Keeper(Protocol):
+    """Where records go: a `Store`, or whoever brings them to one."""
+
+    def add(self, record: Record) -> bool:
+        """Keep a record; False where there is one already."""
+
+    def check_data(self, dataset: str, fingerprint: str) -> None:
+        """Note a dataset's checksum, or compare it with what was noted."""
+
+
 @dataclass
-class Worker:
+class Bench:
     """What every cell of a study needs.
 
     Args:
         plan: the grid.
-        store: where records go.
-        shard: (i, n): the part of the grid to work on.
+        keeper: where records go.
         device: where to train.
         made: of every record; see `scoring.circumstances`.
         told: who hears of it.
         data_dir, download: as `load_data` takes them.
-        sharers: how many workers share the memory.
+        sharers: how many benches share the memory.
     """
 
     plan: Plan
-    store: Store
-    shard: tuple[int, int]
+    keeper: Keeper
     device: torch.device
     made: dict[str, Any]
     told: Told
@@ -75,43 +83,14 @@ class Worker:
     def __post_init__(self) -> None:
         """Nothing is read yet."""
         self._read: tuple[str, Dataset, Images] | None = None
-        self._failed: set[tuple[Cell, int]] = set()
+        self.failed: set[Training] = set()
         self._most = 10**9  # the largest stack that has not run out of memory
 
-    def run(self) -> None:
-        """Work until nothing is left that no other process is at."""
-        tried = None
-        while (jobs := self._left()) and jobs != tried:
-            tried = jobs
-            for together in _stackable(jobs):
-                with contextlib.ExitStack() as claims:
-                    # Parts of a cell may lie in several shards, so the claim is on this shard's part.
-                    mine = [job for job in together if claims.enter_context(self.store.claim(self._claim(job.cell)))]
-                    self._train(
-                        [
-                            (job.cell, replica)
-                            for job in mine
-                            for replica in job.replicas
-                            if replica not in self.store.done(job.cell)
-                        ]
-                    )
-
-    def _claim(self, cell: Cell) -> str:
-        return f"{cell.name}.{self.shard[0]}of{self.shard[1]}"
-
-    def _left(self) -> list[Job]:
-        """What is to do, without what has failed here: it would fail again."""
-        jobs = []
-        for cell, replicas in self.store.jobs(self.plan, self.shard):
-            rest = tuple(replica for replica in replicas if (cell, replica) not in self._failed)
-            jobs += [Job(cell, rest)] if rest else []
-        return jobs
-
     def _fail(self, cell: Cell, replica: int) -> None:
-        self._failed.add((cell, replica))
+        self.failed.add((cell, replica))
         self.told.failed(cell, replica, "its loss turned NaN or infinite")
 
-    def _train(self, trainings: Sequence[Training]) -> None:
+    def train(self, trainings: Sequence[Training]) -> None:
         """Train and score; all are of one method on one dataset and size."""
         if not trainings:
             return
@@ -151,7 +130,7 @@ class Worker:
         training = 0.8 * cost  # what the bar gives to training; scoring gets the rest
         stack.train(lambda step: self.told.work(training / stack.steps))
         for record in records_of(stack, plan, trainings, images, made=self.made):
-            self.store.add(record)
+            self.keeper.add(record)
         failed = [trainings[place] for place in stack.diverged]
         for one in failed:
             self._fail(*one)
@@ -165,7 +144,7 @@ class Worker:
             self._read = None
             about = self.plan.dataset(label)
             dataset = load_data(about.source, data_dir=self.data_dir, download=self.download, resize=about.resize)
-            self.store.check_data(label, dataset.fingerprint())
+            self.keeper.check_data(label, dataset.fingerprint())
             images = dataset.test
             if about.test_images is not None:
                 images = subset(images, about.test_images, seed=self.plan.test_seed(label))
@@ -178,7 +157,56 @@ class Worker:
         return max(1, int(SHARE_OF_MEMORY * free_bytes(self.device) / self.sharers / need))
 
 
-def _stackable(jobs: Sequence[Job]) -> list[list[Job]]:
+@dataclass
+class Worker:
+    """One process at work on a store that others may work on too.
+
+    Args:
+        bench: where cells are trained; its keeper is the store.
+        store: the study's folder.
+        shard: (i, n): the part of the grid to work on.
+    """
+
+    bench: Bench
+    store: Store
+    shard: tuple[int, int]
+
+    def run(self) -> None:
+        """Work until nothing is left that no other process is at."""
+        tried = None
+        while (jobs := self._left()) and jobs != tried:
+            tried = jobs
+            for together in stackable(jobs):
+                with contextlib.ExitStack() as claims:
+                    mine = [
+                        job
+                        for job in together
+                        if claims.enter_context(self.store.claim(claim_of(job.cell, self.shard)))
+                    ]
+                    self.bench.train(
+                        [
+                            (job.cell, replica)
+                            for job in mine
+                            for replica in job.replicas
+                            if replica not in self.store.done(job.cell)
+                        ]
+                    )
+
+    def _left(self) -> list[Job]:
+        """What is to do, without what has failed here: it would fail again."""
+        jobs = []
+        for cell, replicas in self.store.jobs(self.bench.plan, self.shard):
+            rest = tuple(replica for replica in replicas if (cell, replica) not in self.bench.failed)
+            jobs += [Job(cell, rest)] if rest else []
+        return jobs
+
+
+def claim_of(cell: Cell, shard: tuple[int, int]) -> str:
+    """The name under which a shard's part of a cell is claimed: parts of a cell may lie in several shards."""
+    return f"{cell.name}.{shard[0]}of{shard[1]}"
+
+
+def stackable(jobs: Sequence[Job]) -> list[list[Job]]:
     """Jobs that can train as one program, together: those that differ in their rate alone."""
     groups: dict[tuple[str, int, str], list[Job]] = {}
     for job in jobs:

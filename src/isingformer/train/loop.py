@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from ..curvature.likelihood import Likelihood
 from ..data import Images
 from ..methods import Attached
-from ..methods.distributed import add_up, processes, rank
+from ..methods.distributed import add_up, by_first, nothing, processes, rank
 from .batches import Batches, derived_seed, in_chunks
 from .checkpoint import Progress, read_checkpoint, restore, snapshot, write_checkpoint
 from .device import deterministic, precision
-from .processes import any_of, by_first, data_parallel, nothing
+from .processes import any_of, data_parallel
 from .recipe import Recipe, schedule
 
 

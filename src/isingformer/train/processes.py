@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..methods.distributed import processes, rank, total
+from ..methods.distributed import rank, total
 
 TIMEOUT = timedelta(minutes=10)
 """How long processes wait for each other: at the start, and at any later step."""
-T = TypeVar("T")
 
 
 def launched() -> bool:
@@ -78,28 +77,3 @@ def data_parallel(model: nn.Module) -> DistributedDataParallel:
 def any_of(flag: bool) -> bool:
     """Whether any process says so; all must ask."""
     return bool(total(int(flag), "an answer"))
-
-
-def by_first(work: Callable[[], T], others: Callable[[], T]) -> T:
-    """Let the first process do something; the others wait for it, then do something else. Both give what they found.
-
-    Raises:
-        RuntimeError: on the others, where the first one failed; it raises its own error.
-    """
-    if processes() == 1:
-        return work()
-    if rank() == 0:
-        try:
-            found = work()
-        except BaseException:
-            any_of(True)
-            raise
-        any_of(False)
-        return found
-    if any_of(False):
-        raise RuntimeError("the first process stopped with an error; see there")
-    return others()
-
-
-def nothing() -> None:
-    """What the others do while the first one writes."""

@@ -11,14 +11,14 @@ import torch
 
 from ..data import Dataset, Images, load_data, split, standardise
 from ..methods import Attached, Ising, Method, attach, save
-from ..methods.distributed import processes, rank
+from ..methods.distributed import by_first, nothing, processes, rank
 from ..nn.vit import ViT
 from .batches import Batches, derived_seed
 from .checkpoint import Progress
 from .device import find_device, threads, threads_for
 from .folder import RunFolder
 from .loop import Loop
-from .processes import by_first, joined, nothing, own_device
+from .processes import joined, own_device
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
 from .recipe import Recipe
 from .run import Run
