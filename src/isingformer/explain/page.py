@@ -13,9 +13,9 @@ from .look import AGAINST, FOR, UNSURE, gradient
 from .page_view import image_view, network_view, training_view
 
 if TYPE_CHECKING:
+    from ..methods import History
     from .bottlenecks import Bottlenecks
     from .explanation import Explanation
-    from .history import History
 
 TEMPLATES = Path(__file__).parent / "templates"
 OPEN = 3

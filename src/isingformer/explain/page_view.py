@@ -14,10 +14,10 @@ from .network_map import Tile, keep_range, tiles
 from .table import shown
 
 if TYPE_CHECKING:
+    from ..methods import History
     from .architecture import Architecture
     from .bottlenecks import Bottlenecks
     from .explanation import Explanation
-    from .history import History
 
 CLASSES = 6
 """The most probable classes that are shown."""

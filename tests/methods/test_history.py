@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import isingformer as isf
-from isingformer.explain import History, Recorder
-from isingformer.explain.history import small_picture
+from isingformer.methods import History, Recorder
+from isingformer.methods.history import small_picture
 
 
 @pytest.fixture
