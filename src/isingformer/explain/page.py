@@ -65,7 +65,7 @@ def rendered_page(
         title=title,
         images=[image_view(found, n, called[n], classes) for n in range(len(found))],
         network=network_view(found.architecture, found.level, bottlenecks),
-        training=None if history is None else training_view(found.parts, history),
+        training=None if history is None else training_view(found.architecture, history),
         networks=len(found.prediction.samples),
         level=f"{100 * found.level:g}%",
         gradients={"share": gradient("share"), "sign": gradient("sign")},

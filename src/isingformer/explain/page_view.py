@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .anatomy import Anatomy
 from .look import data_uri, painted, pixels, reach, told
 from .network_map import Tile, keep_range, tiles
 from .table import shown
@@ -132,31 +131,35 @@ def network_view(found: Architecture, level: float, bottlenecks: Bottlenecks | N
     }  # fmt: skip
 
 
-def training_view(parts: Anatomy, history: History) -> dict[str, Any]:
-    """How 1 - q moved: a strip of small pictures for every layer, and the mean of every layer in time."""
-    missing = [name for name in parts.layers if name not in history.pictures]
+def training_view(found: Architecture, history: History) -> dict[str, Any]:
+    """How 1 - q moved: a strip of small pictures for every layer that has a q, and the mean of each in time."""
+    layers = [name for name in found.parts.layers if name in found.masked]
+    missing = [name for name in layers if name not in history.pictures]
     if missing:
         raise ValueError(
             f"write_page: the history lacks layer {missing[0]!r}; give that of the model that is explained"
         )
     least = 1 - max(max(int(picture.max()) for picture in history.pictures.values()) / 255, 0.05)
     rows = []
-    for name, row in tiles(parts):
-        own = {tile.layer: tile for tile in row}
-        rows.append((name, [_strip(layer, tile, history, least) for layer, tile in own.items()]))
-    order = [history.layers.index(name) for name in parts.layers]
+    for name, row in tiles(found.parts):
+        own = {tile.layer: tile for tile in row if tile.layer in layers}
+        once = {layer: sum(tile.layer == layer for tile in row) == 1 for layer in own}
+        strips = [_strip(tile, tile.title if once[layer] else "qkv", history, least) for layer, tile in own.items()]
+        rows.extend([(name, strips)] if strips else [])
+    order = [history.layers.index(name) for name in layers]
     return {
         "rows": rows, "steps": history.steps.tolist(), "frames": len(history), "ends": (shown(least), "1"),
+        "columns": max(len(strips) for _, strips in rows),
         "course": {
-            "uri": data_uri(painted(1 - history.mean[:, order].T, least, 1.0)), "layers": parts.layers,
+            "uri": data_uri(painted(1 - history.mean[:, order].T, least, 1.0)), "layers": layers,
             "alt": f"Mean keep probability of {len(order)} layers after {len(history)} steps of training.",
         },
     }  # fmt: skip
 
 
-def _strip(layer: str, tile: Tile, history: History, least: float) -> dict[str, Any]:
-    frames = history.pictures[layer]  # [F, rows, columns]
+def _strip(tile: Tile, title: str, history: History, least: float) -> dict[str, Any]:
+    frames = history.pictures[tile.layer]  # [F, rows, columns]
     frames = frames.transpose(1, 2) if tile.turned else frames
     picture = painted(1 - frames.flatten(0, 1).double() / 255, least, 1.0)
-    alt = f"Keep probability of {layer} during training, one frame for every position of the slider."
-    return {"title": layer.rsplit(".", 1)[-1], "uri": data_uri(picture), "alt": alt}
+    alt = f"Keep probability of {tile.layer} during training, one frame for every position of the slider."
+    return {"title": title, "uri": data_uri(picture), "alt": alt}
