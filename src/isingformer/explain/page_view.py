@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .look import data_uri, painted, pixels, reach, told
+from .look import data_uri, painted, pixels, reach, reduced, told
 from .network_map import Tile, keep_range, tiles
 from .table import shown
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CLASSES = 6
 """The most probable classes that are shown."""
+LARGEST = 256
+"""Rows and columns of a matrix's picture, at most: a page of a large model is to stay small enough to open."""
 MANY_TIMES = 5
 """The even share of attention, times this, gets the brightest colour in the maps of heads."""
 
@@ -115,7 +117,8 @@ def network_view(found: Architecture, level: float, bottlenecks: Bottlenecks | N
     def tile(one: Tile) -> dict[str, Any]:
         keep = 1 - one.of(found.drop[one.layer])
         alt = f"Keep probability of {one.layer}, {one.title}: mean {float(keep.mean()):.3f}."
-        return {"title": one.title, "across": one.across, "uri": data_uri(painted(keep, low, high)), "alt": alt,
+        picture = painted(reduced(keep, LARGEST), low, high)
+        return {"title": one.title, "across": one.across, "uri": data_uri(picture), "alt": alt,
                 "mean": f"{float(keep.mean()):.3f}"}  # fmt: skip
 
     image = found.image_of_pixels().mean(0)
@@ -123,6 +126,7 @@ def network_view(found: Architecture, level: float, bottlenecks: Bottlenecks | N
     return {
         "map": [(name, [tile(one) for one in row]) for name, row in tiles(found.parts)],
         "ends": (shown(low), shown(high)), "heads": found.parts.heads,
+        "reduced": max(max(q.shape) for q in found.drop.values()) > LARGEST,
         "pixels": {"uri": data_uri(painted(image, low, high)), "alt": "Keep probability of every pixel of the image "
                    f"through the embedding: {shown(float(image.min()))} to {shown(float(image.max()))}."},
         "entropy": f"{found.entropy:,.0f}",
@@ -140,21 +144,29 @@ def training_view(found: Architecture, history: History) -> dict[str, Any]:
             f"write_page: the history lacks layer {missing[0]!r}; give that of the model that is explained"
         )
     least = 1 - max(max(int(picture.max()) for picture in history.pictures.values()) / 255, 0.05)
-    rows = []
+    rows, called = [], {}
     for name, row in tiles(found.parts):
         own = {tile.layer: tile for tile in row if tile.layer in layers}
-        once = {layer: sum(tile.layer == layer for tile in row) == 1 for layer in own}
-        strips = [_strip(tile, tile.title if once[layer] else "qkv", history, least) for layer, tile in own.items()]
+        titles = {layer: _title(layer, row) for layer in own}
+        strips = [_strip(tile, titles[layer], history, least) for layer, tile in own.items()]
         rows.extend([(name, strips)] if strips else [])
+        called |= {layer: f"{name} {title}" if name.startswith("block") else title for layer, title in titles.items()}
     order = [history.layers.index(name) for name in layers]
     return {
         "rows": rows, "steps": history.steps.tolist(), "frames": len(history), "ends": (shown(least), "1"),
         "columns": max(len(strips) for _, strips in rows),
         "course": {
-            "uri": data_uri(painted(1 - history.mean[:, order].T, least, 1.0)), "layers": layers,
+            "uri": data_uri(painted(1 - history.mean[:, order].T, least, 1.0)),
+            "layers": [called[name] for name in layers],
             "alt": f"Mean keep probability of {len(order)} layers after {len(history)} steps of training.",
         },
     }  # fmt: skip
+
+
+def _title(layer: str, row: list[Tile]) -> str:
+    """What a layer is called in its row of the map: one that is several tiles computes queries, keys and values."""
+    own = [tile.title for tile in row if tile.layer == layer]
+    return own[0] if len(own) == 1 else "qkv"
 
 
 def _strip(tile: Tile, title: str, history: History, least: float) -> dict[str, Any]:
