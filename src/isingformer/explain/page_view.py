@@ -144,7 +144,8 @@ def training_view(found: Architecture, history: History) -> dict[str, Any]:
             f"write_page: the history lacks layer {missing[0]!r}; give that of the model that is explained"
         )
     least = 1 - max(max(int(picture.max()) for picture in history.pictures.values()) / 255, 0.05)
-    rows, called = [], {}
+    rows: list[tuple[str, list[dict[str, Any]]]] = []
+    called: dict[str, str] = {}
     for name, row in tiles(found.parts):
         own = {tile.layer: tile for tile in row if tile.layer in layers}
         titles = {layer: _title(layer, row) for layer in own}
