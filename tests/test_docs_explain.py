@@ -4,26 +4,50 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from isingformer.cli import build_parser
+from isingformer.explain.traces import Way
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/explain.md").read_text(encoding="utf-8")
-RESULTS = json.loads((ROOT / "results/explain.json").read_text(encoding="utf-8"))
+RESULTS, TIMES = (
+    json.loads((ROOT / f"results/{name}.json").read_text("utf-8")) for name in ("explain", "explain-time")
+)
+NAMES = {"ours": "`isf.ViT`", "transformers": "`ViTForImageClassification`"}
+
+
+def with_sd(row, name):
+    return f"{row[name]:.3f} ({row['sd, ' + name]:.3f})"
+
+
+def choice_table():
+    lines = ["| gradient | deletion | insertion | gap |", "| --- | --- | --- | --- |"]
+    for row in RESULTS["choice"]:
+        cells = [with_sd(row, name) for name in ("deletion, mean", "insertion, mean")]
+        lines.append(f"| {row['order']} | {cells[0]} | {cells[1]} | {row['gap, mean']:.3f} |")
+    return "\n".join(lines) + "\n"
 
 
 def faithful_table():
     lines = ["| order | deletion | insertion | images worse than random |", "| --- | --- | --- | --- |"]
     for row in RESULTS["rows"]:
-        cells = [
-            f"{row[name]:.3f} ({row['sd, ' + name]:.3f})" if f"sd, {name}" in row else f"{row[name]:.3f}"
-            for name in ("deletion, mean", "insertion, mean")
-        ]
+        cells = [with_sd(row, name) for name in ("deletion, mean", "insertion, mean")]
         worse = "" if row["order"] == "random" else f"{row['images worse than random']:.0%}"
         lines.append(f"| {row['order']} | {cells[0]} | {cells[1]} | {worse} |")
     return "\n".join(lines) + "\n"
 
 
+def time_table():
+    lines = ["| one image, T = 50 | threads | by the clock | of the processor |", "| --- | --- | --- | --- |"]
+    for row in TIMES["rows"]:
+        clock = f"{row['median']:.2f} s, at worst {row['worst']:.2f} s"
+        lines.append(f"| {NAMES[row['model']]} | {row['threads']} | {clock} | {row['processor']:.2f} s |")
+    return "\n".join(lines) + "\n"
+
+
 def test_the_snippets_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     names = {}
     for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
@@ -38,9 +62,21 @@ def test_the_flags_are_those_of_the_command():
     assert set(re.findall(r"^\| `(--[a-z-]+)` \|", PAGE, re.M)) == known
 
 
-def test_the_figures_are_those_of_the_results():
-    table = PAGE.split("<!-- faithful:begin -->\n")[1].split("<!-- faithful:end -->")[0]
-    assert table == faithful_table()
-    one = RESULTS["explain_one_image"]
-    assert f"a median of {one['seconds, median']:.2f} s" in PAGE and one["seconds, worst"] <= one["limit"]
-    assert f"{len(RESULTS['accuracy'])} seeds".replace("3", "three") in PAGE and RESULTS["settings"]["images"] == 64
+@pytest.mark.parametrize(
+    ("name", "made"), [("choice", choice_table), ("faithful", faithful_table), ("time", time_table)]
+)
+def test_the_figures_are_those_of_the_results(name, made):
+    assert PAGE.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0] == made()
+
+
+def test_the_default_is_what_the_rule_chose():
+    close, gaps = RESULTS["settings"]["close"], {row["order"]: row["gap, mean"] for row in RESULTS["choice"]}
+    fitting = [name for name, gap in gaps.items() if gap >= max(gaps.values()) - close]
+    assert fitting[0] == RESULTS["chosen"] == f"{Way.steps} points"  # they are in the order of their cost
+    assert f"at\nmost {close} below the largest" in PAGE and f"on {RESULTS['settings']['images']} test images" in PAGE
+    assert f"{RESULTS['settings']['images']} for every seed" in PAGE and len(RESULTS["accuracy"]) == 3
+
+
+def test_what_is_said_of_the_time_is_so():
+    assert f"a load of {TIMES['load']:.0f}" in PAGE
+    assert TIMES["settings"]["limit"] == 3.0 and all(row["processor"] <= 3.0 for row in TIMES["rows"])

@@ -20,8 +20,10 @@ from isingformer.cli import predict as predict_command
 from isingformer.cli import train as train_command
 from isingformer.data import SOURCES, DataError, archive, download, folder, idx, image, npz
 from isingformer.data._reading import MOST_CLASSES
+from isingformer.methods.history import THUMBNAIL
 from isingformer.predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from isingformer.train import recipe as recipes
+from isingformer.train.q_history import FRAMES
 from isingformer.train.run import Outside
 from pictures import corners
 
@@ -194,6 +196,12 @@ def run(tmp_path_factory):
         run = isf.train(corners(), recipe=TINY, out=out, progress=False, tensorboard=False, stop=stop)
         files |= {path.name for path in out.iterdir()}
     return run, files
+
+
+def test_the_pictures_of_q_are_as_stated(run):
+    assert f"{FRAMES} moments" in TRAIN and f"at most {THUMBNAIL} x {THUMBNAIL} cells" in TRAIN
+    found = run[0].q_history()
+    assert max(max(picture.shape[1:]) for picture in found.pictures.values()) <= THUMBNAIL
 
 
 def test_a_run_holds_the_files_that_are_listed(run):

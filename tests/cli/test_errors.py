@@ -172,6 +172,7 @@ WRONG = [
     (["--patience", "2", "--validation", "0"], "validation must be above 0 where patience is given"),
     (["--seed", "-1"], "seed must be a whole number from 0 on, got -1"),
     (["--checkpoint-every", "0"], "--checkpoint-every: expected a whole number from 1 on, got '0'"),
+    (["--q-frames", "1"], "q_frames must be 2 or more pictures, or 0 for none, got 1"),
     (["--resize", "0"], "--resize: expected a whole number from 1 on, got '0'"),
     (["--device", "abacus"], "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'abacus'"),
     (["--method", "magic"], "--method: invalid choice: 'magic'"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ def test_it_writes_a_page_and_says_what_python_says(done, trained, files, tmp_pa
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert found["page"] == str(tmp_path / "page" / "index.html")
     assert files[0].name in page and not re.search(r"(src|href)=\"https?:", page)
+    steps = " ".join(map(str, run.q_history().steps.tolist()))
+    assert f'data-steps="{steps}"' in page and len(steps.split()) == 20  # the slider through the training
 
 
 def test_in_words_every_image_has_a_line_and_the_page_is_named(done, trained, files, tmp_path):
@@ -35,6 +38,13 @@ def test_in_words_every_image_has_a_line_and_the_page_is_named(done, trained, fi
 def test_the_class_to_trace_can_be_named(done, trained, files, tmp_path):
     out = done("explain", trained, files[0], "--out", tmp_path / "page", "--samples", "3", "--target", "4", "--json")
     assert json.loads(out)["images"][0]["class"] == "4"
+
+
+def test_a_run_without_pictures_of_its_training_opens(done, trained, files, tmp_path):
+    shutil.copytree(trained, tmp_path / "old")
+    (tmp_path / "old" / "q-history.safetensors").unlink()
+    done("explain", tmp_path / "old", files[0], "--out", tmp_path / "page", "--samples", "2")
+    assert 'id="training"' not in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 import isingformer as isf
 from isingformer.cli import main
 from isingformer.train.batches import Batches
+from isingformer.train.q_history import moments
 from pictures import corners
 
 SIZE = [
@@ -82,6 +83,9 @@ def test_stopped_by_a_signal_it_goes_on_with_the_same_command(tmp_path):
     assert complaints.count("going on after step") == 1 and "trained ising" in output
     assert not (pieces / "checkpoint.safetensors").exists()
     assert [row["step"] for row in rows(pieces)] == [20, 40, 60, 80]
+    found, last = isf.Run(pieces).q_history(), isf.attached_to(isf.load(pieces)).drop_probability()
+    assert found.steps.tolist() == sorted(moments(80, 20))  # one process wrote them, each once
+    assert found.mean[-1].tolist() == pytest.approx([float(q.mean()) for q in last.values()], abs=1e-6)
 
 
 def test_a_folder_of_another_training_is_refused_by_all(tmp_path):

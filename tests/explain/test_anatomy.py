@@ -31,7 +31,10 @@ def test_channels_by_head(tiny):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda tiny: nn.Linear(2, 2), "expected a vision transformer such as isf.ViT, got Linear"),
+        (
+            lambda tiny: nn.Linear(2, 2),
+            "which are isf.ViT, ViTForImageClassification .* VisionTransformer of torchvision, got Linear",
+        ),
         (lambda tiny: tiny(replicas=3), "got 3 stacked ones"),
         (lambda tiny: tiny(depth=0), "got depth 0"),
     ],

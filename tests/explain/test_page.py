@@ -97,7 +97,7 @@ def test_the_strips_of_training_show_what_was_kept(found, model):
         for part in method.parts.posteriors.values():
             part.drop.fill_(q)
         recorder()
-    view = training_view(found.parts, recorder.history)
+    view = training_view(found.architecture, recorder.history)
     assert view["ends"] == ("0.6", "1") and view["frames"] == 2
     with Image.open(io.BytesIO(base64.b64decode(view["rows"][-1][1][0]["uri"].split(",")[1]))) as strip:
         colours = np.asarray(strip.convert("RGB"))
@@ -111,4 +111,4 @@ def test_a_history_of_another_model_is_refused(found, tiny):
     recorder = Recorder(isf.attach(other, isf.DropConnect(p=0.2), examples=10))
     recorder()
     with pytest.raises(ValueError, match=r"the history lacks layer 'blocks.1.attn.qkv'"):
-        training_view(found.parts, recorder.history)
+        training_view(found.architecture, recorder.history)

@@ -10,7 +10,7 @@ from PIL import Image
 
 import isingformer as isf
 from isingformer.explain import explain
-from isingformer.explain.look import AGAINST, FOR, UNSURE, colours, data_uri, gradient, painted, pixels, told
+from isingformer.explain.look import AGAINST, FOR, UNSURE, colours, data_uri, gradient, painted, pixels, reduced, told
 from isingformer.explain.network_map import keep_range, tiles
 
 
@@ -36,6 +36,12 @@ def test_values_become_the_colours_of_their_scale():
     ends = [rgb(c) for c in (gradient("share").split(", ")[k] for k in (0, 4, 8))]
     assert picture[0][[1, 3]].tolist() == [ends[0], ends[2]] and picture[0, 0].tolist() == ends[0]
     assert picture[0, 4].tolist() == ends[2] and np.abs(picture[0, 2].astype(int) - ends[1]).max() <= 2
+
+
+def test_large_matrices_are_shown_in_cells():
+    values = torch.arange(24.0).view(4, 6)
+    assert reduced(values, 6) is values
+    assert reduced(values, 2).tolist() == [[4.0, 7.0], [16.0, 19.0]]  # means of 2 x 3
 
 
 def test_lightness_tells_much_from_little_without_colour():

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import isingformer as isf
 from isingformer.train.checkpoint import read_checkpoint
@@ -33,7 +34,10 @@ def outcome(folder):
     model = isf.load(folder)
     state = {**model.state_dict(), **{f"method {k}": v for k, v in isf.attached_to(model).state_dict().items()}}
     about = json.loads((folder / "run.json").read_text())["finished"]
-    return {k: v.tolist() for k, v in state.items()}, {**about, "seconds": None}, (folder / "history.csv").read_text()
+    q = folder / "q-history.safetensors"
+    pictures = {k: v.tolist() for k, v in load_file(q).items()} if q.exists() else None
+    tables = (folder / "history.csv").read_text(), pictures
+    return {k: v.tolist() for k, v in state.items()}, {**about, "seconds": None}, *tables
 
 
 class StopAfter:

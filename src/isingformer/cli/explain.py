@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if len(files) > MOST_IMAGES:
         raise ValueError(f"{len(files)} images are too many for one page; expected at most {MOST_IMAGES}; name fewer")
     target = _class_number(opened, args.target)
+    history = opened.q_history()
     images = opened.inputs(opened.read_images(files, resize=args.resize))
     found = explain(
         opened.model, images, samples=args.samples, target=target, level=args.level,
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     page = found.write_page(
         Path(args.out) / "index.html", title=f"What {opened.folder.name} sees", classes=opened.classes,
         names=[file.name for file in files],
-        bottlenecks=_bottlenecks(opened),
+        bottlenecks=_bottlenecks(opened), history=history,
     )  # fmt: skip
     rows = [_row(opened, file, found, n) for n, file in enumerate(files)]
     if args.json:

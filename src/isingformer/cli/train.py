@@ -19,6 +19,7 @@ from ..methods import METHODS, Method, named_method
 from ..train import Recipe, Run, train
 from ..train.folder import RunFolder
 from ..train.processes import is_first
+from ..train.q_history import FRAMES
 from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
 
 USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
@@ -86,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--checkpoint-every", type=count, metavar="STEPS", help="steps between checkpoints (once an epoch)"
     )
+    running.add_argument("--q-frames", type=int, default=FRAMES, metavar="N",
+                         help=f"pictures of q to keep from the training, 0 for none ({FRAMES})")  # fmt: skip
     running.add_argument("--overwrite", action="store_true", help="begin anew, whatever training the folder holds")
     running.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
     running.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -102,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
     with until_signalled() as received:
         trained = train(
             dataset, method, recipe, out=out, device=args.device, checkpoint_every=args.checkpoint_every,
-            overwrite=args.overwrite, progress=not args.quiet, tensorboard=False if args.no_tensorboard else None,
+            overwrite=args.overwrite, q_frames=args.q_frames, progress=not args.quiet,
+            tensorboard=False if args.no_tensorboard else None,
             command=shlex.join(["isingformer", *args.given]), stop=lambda: bool(received),
         )  # fmt: skip
     stopped_by = received[0] if received else signal.SIGTERM  # another process may have received it

@@ -1,16 +1,19 @@
 """Where the parts of a vision transformer are: all that this room knows of a model's own code.
 
-Everything else here reads a model through its `Anatomy`, so that another kind of ViT needs one more function like
-`_of_vit`, and nothing else.
+Everything else here reads a model through its `Anatomy`, so that another kind of ViT needs one more function like those
+in `KINDS`, and nothing else. What they have in common: patches by a linear layer or a convolution, a class token before
+them, pre-norm blocks of plain softmax attention and an MLP, a last norm, one linear classifier.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from ..nn.layers import weight_of
 from ..nn.vit import ViT
 
 
@@ -98,31 +101,126 @@ class Anatomy:
 def anatomy(model: nn.Module) -> Anatomy:
     """The anatomy of a model of a known kind, also of one that is compiled."""
     model = getattr(model, "_orig_mod", model)
-    if not isinstance(model, ViT):
-        raise TypeError(f"explain: expected a vision transformer such as isf.ViT, got {type(model).__name__}")
+    for known, read in KINDS.items():
+        if any(f"{kind.__module__.split('.')[0]}.{kind.__qualname__}" == known for kind in type(model).__mro__):
+            return read(model)
+    raise TypeError(
+        "explain: expected a vision transformer that it can read, which are isf.ViT, ViTForImageClassification of "
+        f"transformers and VisionTransformer of torchvision, got {type(model).__name__}"
+    )
+
+
+def matrix_of(model: nn.Module, layer: str) -> Tensor:
+    """A layer's weight as a matrix ``[out, in]``, whether or not the layer carries a posterior."""
+    owner, _, own = layer.rpartition(".")
+    if own in model.get_submodule(owner)._modules:
+        return weight_of(model.get_submodule(layer)).detach()
+    return model.get_submodule(owner).get_parameter(f"{own}_weight").detach()  # inside an nn.MultiheadAttention
+
+
+def _of_ours(model: nn.Module) -> Anatomy:
+    assert isinstance(model, ViT)
     if model.replicas is not None:
         raise ValueError(
             f"explain: expected a single network, got {model.replicas} stacked ones; explain one by itself"
         )
-    if not len(model.blocks):
-        raise ValueError("explain: expected a vision transformer with at least one block, got depth 0")
-    return _of_vit(model)
-
-
-def _of_vit(model: ViT) -> Anatomy:
+    _at_least_one(model.blocks)
     width, side = model.width, int(str(model.config["image_size"])) // model.patch
-    blocks = []
-    for i in range(len(model.blocks)):
-        at = f"blocks.{i}."
-        query, key, value = (Rows(at + "attn.qkv", slice(k * width, (k + 1) * width)) for k in range(3))
-        blocks.append(
-            Block(
-                query, key, value, proj=at + "attn.proj", first=at + "norm1", middle=at + "norm2", fc1=at + "mlp.fc1",
-                fc2=at + "mlp.fc2",
-            )
-        )  # fmt: skip
+    blocks = tuple(
+        Block(
+            *_thirds(f"blocks.{i}.attn.qkv", width), proj=f"blocks.{i}.attn.proj", first=f"blocks.{i}.norm1",
+            middle=f"blocks.{i}.norm2", fc1=f"blocks.{i}.mlp.fc1", fc2=f"blocks.{i}.mlp.fc2",
+        )
+        for i in range(len(model.blocks))
+    )  # fmt: skip
     return Anatomy(
         heads=model.heads, width=width, hidden=model.mlp, channels=int(str(model.config["channels"])),
-        patch=model.patch, grid=(side, side), embed="embed", blocks=tuple(blocks), norm="norm", classifier="head",
+        patch=model.patch, grid=(side, side), embed="embed", blocks=blocks, norm="norm", classifier="head",
         pool=model.pool,
     )  # fmt: skip
+
+
+def _of_transformers(model: Any) -> Anatomy:
+    """By order rather than by name: names have changed between versions, the order of a block's layers has not."""
+    config = model.config
+    (conv,) = _names(model, nn.Conv2d)
+    layers, found = next((name, m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList))
+    _at_least_one(found)
+    blocks = []
+    for i, block in enumerate(found):
+        q, k, v, proj, fc1, fc2 = (f"{layers}.{i}.{name}" for name in _names(block, nn.Linear))
+        first, middle = (f"{layers}.{i}.{name}" for name in _names(block, nn.LayerNorm))
+        query, key, value = (Rows(name, slice(None)) for name in (q, k, v))
+        blocks.append(Block(query, key, value, proj=proj, first=first, middle=middle, fc1=fc1, fc2=fc2))
+    (norm,) = (name for name in _names(model, nn.LayerNorm) if not name.startswith(f"{layers}."))
+    if not isinstance(model.classifier, nn.Linear):
+        raise ValueError(f"explain: expected a model with a classifier, got num_labels {config.num_labels}")
+    return _with_convolution(
+        model, conv, _pair(config.image_size), heads=config.num_attention_heads, hidden=config.intermediate_size,
+        blocks=blocks, norm=norm, classifier="classifier",
+    )  # fmt: skip
+
+
+def _of_torchvision(model: Any) -> Anatomy:
+    blocks = []
+    found = dict(model.encoder.layers.named_children())
+    _at_least_one(list(found))
+    for name, block in found.items():
+        at = f"encoder.layers.{name}."
+        fc1, fc2 = (f"{at}mlp.{inner}" for inner in _names(block.mlp, nn.Linear))
+        blocks.append(
+            Block(
+                *_thirds(f"{at}self_attention.in_proj", block.hidden_dim), proj=f"{at}self_attention.out_proj",
+                first=f"{at}ln_1", middle=f"{at}ln_2", fc1=fc1, fc2=fc2,
+            )
+        )  # fmt: skip
+    heads = _names(model.heads, nn.Linear)
+    if len(heads) != 1:
+        raise ValueError(f"explain: expected one linear layer after the blocks, got {len(heads)} in heads")
+    return _with_convolution(
+        model, "conv_proj", _pair(model.image_size), heads=block.num_heads, hidden=model.mlp_dim, blocks=blocks,
+        norm="encoder.ln", classifier=f"heads.{heads[0]}",
+    )  # fmt: skip
+
+
+KINDS: dict[str, Callable[[nn.Module], Anatomy]] = {
+    "isingformer.ViT": _of_ours,
+    "transformers.ViTForImageClassification": _of_transformers,
+    "torchvision.VisionTransformer": _of_torchvision,
+}
+"""How a model is read, by its library and class. The libraries need not be there."""
+
+
+def _with_convolution(
+    model: nn.Module, embed: str, size: tuple[int, int], *, heads: int, hidden: int, blocks: Sequence[Block],
+    norm: str, classifier: str,
+) -> Anatomy:  # fmt: skip
+    conv = model.get_submodule(embed)
+    assert isinstance(conv, nn.Conv2d)
+    (patch, across), (rows, columns) = _pair(conv.kernel_size), size
+    if patch != across or rows % patch or columns % patch:
+        raise ValueError(f"explain: expected square patches that fill the image, got {patch} x {across} of {size}")
+    return Anatomy(
+        heads=heads, width=conv.out_channels, hidden=hidden, channels=conv.in_channels, patch=patch,
+        grid=(rows // patch, columns // patch), embed=embed, blocks=tuple(blocks), norm=norm, classifier=classifier,
+        pool="class",
+    )  # fmt: skip
+
+
+def _at_least_one(blocks: Sequence[object] | nn.ModuleList) -> None:
+    if not len(blocks):
+        raise ValueError("explain: expected a vision transformer with at least one block, got depth 0")
+
+
+def _thirds(layer: str, width: int) -> tuple[Rows, Rows, Rows]:
+    """Query, key and value rows of a layer that computes all three."""
+    query, key, value = (Rows(layer, slice(k * width, (k + 1) * width)) for k in range(3))
+    return query, key, value
+
+
+def _names(module: nn.Module, kind: type[nn.Module]) -> list[str]:
+    return [name for name, inner in module.named_modules() if isinstance(inner, kind)]
+
+
+def _pair(side: int | Sequence[int]) -> tuple[int, int]:
+    return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))

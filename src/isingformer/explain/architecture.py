@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
-from .anatomy import Anatomy, anatomy
-from .counts import Counts, CountSpread, count, drawn_counts, probable_masks
+from .anatomy import Anatomy, anatomy, matrix_of
+from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
 from .table import Table
 
@@ -67,6 +67,8 @@ class Architecture:
     """Of the most probable architecture, which keeps the weights with q < 1/2."""
     drawn: CountSpread
     """Of T drawn architectures."""
+    masked: tuple[str, ...]
+    """Layers that carry a posterior; others are always kept."""
 
     def image_of_pixels(self) -> Tensor:
         """`pixels` laid over the whole image, ``[channels, rows, columns]``."""
@@ -112,7 +114,7 @@ def architecture(
     """The posterior over architectures of an attached vision transformer.
 
     Args:
-        model: an attached `ViT`.
+        model: attached, of a kind that `explain` takes.
         samples: T, how many architectures to draw and count.
         level: of the weights' credible intervals.
         generator: where their seed comes from; None: torch's default generator.
@@ -124,18 +126,23 @@ def architecture(
 @torch.no_grad()
 def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Architecture:
     """`architecture` for networks that are drawn already."""
-    found = posteriors(networks.model)
-    drop = {name: found[name].drop.detach().cpu().clone() for name in parts.layers}
+    model, found = networks.model, posteriors(networks.model)
+    weights = {name: matrix_of(model, name) for name in parts.layers if name not in found}  # surely kept
+    drop = {
+        name: (torch.zeros_like(weights[name]) if name in weights else found[name].drop.detach()).cpu().clone()
+        for name in parts.layers
+    }
     entropies = {
-        name: mask_entropy(q[:1] if found[name].tied else q) for name, q in drop.items()
+        name: mask_entropy(q[:1] if found[name].tied else q) for name, q in drop.items() if name in found
     }  # a tied mask is one, however many weights follow it
-    method = attached_to(networks.model)
+    method = attached_to(model)
     assert method is not None, "networks are drawn from an attached model"
-    sure = {name: surely_not_zero(weights, level) for name, weights in method.weight_posterior().items()}
+    sure = {name: surely_not_zero(one, level) for name, one in method.weight_posterior().items()}
+    sure |= {name: weight != 0 for name, weight in weights.items()}
     layers = tuple(
         LayerPosterior(
-            name, q.numel(), float(1 - q.mean()), float(entropies[name].mean()), float((q < 0.5).double().mean()),
-            float(sure[name].double().mean()),
+            name, q.numel(), float(1 - q.mean()), float(entropies[name].mean()) if name in found else 0.0,
+            float((q < 0.5).double().mean()), float(sure[name].double().mean()),
         )
         for name, q in drop.items()
     )  # fmt: skip
@@ -143,7 +150,7 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
         parts, drop, layers, head_keep(parts, drop), unit_keep(parts, drop), pixel_keep(parts, drop),
         sum(h.numel() for h in entropies.values()), sum(float(h.double().sum()) for h in entropies.values()),
         count(parts, {name: torch.ones_like(q, dtype=torch.bool) for name, q in drop.items()}),
-        count(parts, probable_masks(networks.model)), drawn_counts(networks, parts),
+        count(parts, filled(parts, model, probable_masks(model))), drawn_counts(networks, parts), tuple(found),
     )  # fmt: skip
 
 

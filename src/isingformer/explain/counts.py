@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.masked import posteriors
-from .anatomy import Anatomy, Rows
+from .anatomy import Anatomy, Rows, matrix_of
 from .networks import Networks
 from .spread import Spread
 
@@ -63,6 +63,14 @@ def count(parts: Anatomy, kept: Mapping[str, Tensor]) -> Counts:
     return Counts(sum(int(mask.sum()) for mask in kept.values()), heads, macs)
 
 
+def filled(parts: Anatomy, model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The masks of all layers: those without a posterior keep everything."""
+    return {
+        name: masks[name] if name in masks else torch.ones_like(matrix_of(model, name), dtype=torch.bool)
+        for name in parts.layers
+    }
+
+
 def probable_masks(model: nn.Module) -> dict[str, Tensor]:
     """The most probable architecture by layer: kept where q < 1/2; bool ``[out, in]``."""
     return {name: part.drop < 0.5 for name, part in posteriors(model).items()}
@@ -81,7 +89,8 @@ def drawn_masks(networks: Networks, t: int) -> dict[str, Tensor]:
 
 def drawn_counts(networks: Networks, parts: Anatomy) -> CountSpread:
     """Weights, heads and multiply-adds of every drawn architecture."""
-    found = [count(parts, drawn_masks(networks, t)) for t in range(networks.samples)]
+    model = networks.model
+    found = [count(parts, filled(parts, model, drawn_masks(networks, t))) for t in range(networks.samples)]
 
     def spread(name: str) -> Spread:
         return Spread(torch.tensor([getattr(one, name) for one in found], dtype=torch.float64))

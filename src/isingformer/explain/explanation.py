@@ -23,8 +23,8 @@ from .table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..methods import History
     from .bottlenecks import Bottlenecks
-    from .history import History
 
 STRONGEST = 10
 

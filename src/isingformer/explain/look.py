@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ def painted(values: Tensor, low: float, high: float, scale: Scale = "share") -> 
     """Values ``[rows, columns]`` as uint8 ``[rows, columns, RGBA]``; outside low ... high, the end's colour."""
     place = (values.detach().cpu().double() - low) / max(high - low, 1e-12)
     return np.asarray(colours(scale)(place.clamp(0, 1).numpy(), bytes=True))
+
+
+def reduced(values: Tensor, side: int) -> Tensor:
+    """Values ``[rows, columns]`` averaged over the cells of a grid with at most `side` rows and columns."""
+    size = (min(side, values.shape[0]), min(side, values.shape[1]))
+    return values if tuple(values.shape) == size else F.adaptive_avg_pool2d(values[None, None].float(), size)[0, 0]
 
 
 def told(sides: Tensor) -> np.ndarray:

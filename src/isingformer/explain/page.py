@@ -12,9 +12,9 @@ from .image_view import image_view
 from .page_view import network_view, training_view
 
 if TYPE_CHECKING:
+    from ..methods import History
     from .bottlenecks import Bottlenecks
     from .explanation import Explanation
-    from .history import History
 
 OPEN = 3
 """Images that are unfolded at first."""
@@ -58,7 +58,7 @@ def rendered_page(
         title=title,
         images=[image_view(found, n, called[n], classes) for n in range(len(found))],
         network=network_view(found.architecture, found.level, bottlenecks),
-        training=None if history is None else training_view(found.parts, history),
+        training=None if history is None else training_view(found.architecture, history),
         networks=len(found.prediction.samples),
         level=f"{100 * found.level:g}%",
         **colour_values(),

@@ -21,9 +21,11 @@ from .explanation import Explanation
 from .networks import Networks
 from .paths import Shares, shares_of, strongest_paths
 from .relevance import relevance_of, relevance_spread
-from .traces import Way, trace
+from .traces import Trace, Way, trace
 
 PATHS = 5
+ATTENTION_ERROR = 0.05
+"""What rounding may make of the attention that is computed again, as a share of its largest output; bfloat16 is 1%."""
 
 
 def explain(
@@ -45,7 +47,7 @@ def explain(
     all tokens are held for every image and network.
 
     Args:
-        model: an attached `ViT`.
+        model: an attached `ViT`, `ViTForImageClassification` of transformers or `VisionTransformer` of torchvision.
         x: images ``[N, channels, rows, columns]``, as the model takes them.
         samples: T.
         target: the class to trace back, one or one an image; None: the most probable class of each image.
@@ -65,7 +67,9 @@ def explain(
         raise ValueError(f"explain: steps must be 1 or more and paths 0 or more, got {steps} and {paths}")
     model, way = networks.model, Way(baseline, steps)
     with in_eval_mode(model):
-        expected = trace(model, parts, x).logits
+        plain = trace(model, parts, x)
+    _check_attention(plain)
+    expected = plain.logits
     # The most probable class of the T passes is known only after them. That of the expected network is nearly always
     # the same; where it is not, the passes are made again.
     classes = expected.argmax(-1) if target is None else _targets(target, *expected.shape).to(x.device)
@@ -123,6 +127,16 @@ def _check(parts: Anatomy, x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dim() != 4 or list(x.shape[1:]) != expected or not len(x):
         given = f"a tensor of shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"explain: x must be at least one image of shape {expected}, [N, ...], got {given}")
+
+
+def _check_attention(found: Trace) -> None:
+    """Refuse a model whose attention is not what its queries and keys say: with a bias or a mask of its own, say."""
+    error, scale = (found.attention @ found.values - found.mixed).abs().max(), found.mixed.abs().max()
+    if error > ATTENTION_ERROR * scale:
+        raise ValueError(
+            "explain: expected attention that is softmax(q k' / sqrt(channels)) of its query and key layers, and this "
+            f"model's differs from it by up to {float(error / scale):.0%} of its largest output"
+        )
 
 
 def _targets(target: Tensor | Sequence[int] | int, n: int, count: int) -> Tensor:

@@ -66,16 +66,26 @@ def watched(
     out_of: dict[str, Tensor] = {}
     with contextlib.ExitStack() as stack:
         for name in dict.fromkeys(inputs):
-            hook = model.get_submodule(name).register_forward_pre_hook(
+            hook = _called(model, name).register_forward_pre_hook(
                 lambda module, args, name=name: into.__setitem__(name, args[0])
             )
             stack.callback(hook.remove)
         for name in dict.fromkeys(outputs):
-            hook = model.get_submodule(name).register_forward_hook(
+            hook = _called(model, name).register_forward_hook(
                 lambda module, args, output, name=name: out_of.__setitem__(name, output)
             )
             stack.callback(hook.remove)
         yield into, out_of
+
+
+def _called(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        raise ValueError(
+            f"explain: {name} carries no posterior, and torch computes it inside nn.MultiheadAttention, where nothing "
+            "can be seen; attach with the attention included"
+        ) from None
 
 
 def attention_weights(query: Tensor, key: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from .attach import attach, sampled
 from .attached import Attached, attached_to
 from .dropconnect import DropConnect
 from .dropout import Dropout
+from .history import History, Recorder
 from .ising import Ising
 from .method import Method
 from .named import METHODS, named_method
@@ -17,9 +18,11 @@ __all__ = [
     "Attached",
     "DropConnect",
     "Dropout",
+    "History",
     "Ising",
     "Method",
     "Plain",
+    "Recorder",
     "WeightPosterior",
     "attach",
     "attached_to",

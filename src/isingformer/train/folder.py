@@ -4,6 +4,7 @@
 | --- | --- |
 | run.json | data, method, recipe, network, versions, command; last of all, that it is finished |
 | history.csv | a line an epoch |
+| q-history.safetensors | how q moved: small pictures of every layer after some steps, where q does move |
 | checkpoint.safetensors | while it trains: everything needed to go on |
 | isingformer.json, model-*, posterior-* | the trained model, as `load` reads it |
 | tensorboard/ | events, where TensorBoard is installed |
@@ -40,6 +41,7 @@ class RunFolder:
         self.path = Path(path)
         self.about = self.path / "run.json"
         self.history = self.path / "history.csv"
+        self.q_history = self.path / "q-history.safetensors"
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.tensorboard = self.path / "tensorboard"
 
@@ -93,7 +95,8 @@ class RunFolder:
         """Remove what an earlier training left here, and nothing else. Without its run.json the rest is no training."""
         events = self.tensorboard.glob("events.out.tfevents.*")
         index = self.path / INDEX
-        for file in (self.about, self.checkpoint, self.history, index, *saved_tensors(self.path), *events):
+        tables = (self.history, self.q_history)
+        for file in (self.about, self.checkpoint, *tables, index, *saved_tensors(self.path), *events):
             file.unlink(missing_ok=True)
 
     def write_history(self, rows: list[dict[str, float]]) -> None:

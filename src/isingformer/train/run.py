@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset, Images, load_data, read_image, resized, split, subset
-from ..methods import Attached, attached_to, load
+from ..methods import Attached, History, attached_to, load
 from ..metrics import Scores, ood_auroc, scores
 from ..predict import Prediction, fit_temperature, predict
 from .batches import standardised
@@ -80,6 +80,16 @@ class Run:
         handle = attached_to(self.model)
         assert handle is not None  # `load` attaches one
         return handle
+
+    def q_history(self) -> History | None:
+        """How q moved during the training; None where no pictures of it were kept."""
+        file = RunFolder(self.folder).q_history
+        if not file.exists():
+            return None
+        try:
+            return History.load(file)
+        except ValueError as error:
+            raise ValueError(f"{error}; or remove it, and do without the pictures of the training") from None
 
     def data(
         self,

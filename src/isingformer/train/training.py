@@ -20,6 +20,7 @@ from .folder import RunFolder
 from .loop import Loop
 from .processes import joined, own_device
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
+from .q_history import FRAMES, QHistory
 from .recipe import Recipe
 from .run import Run
 
@@ -33,6 +34,7 @@ def train(
     device: str = "auto",
     checkpoint_every: int | None = None,
     overwrite: bool = False,
+    q_frames: int = FRAMES,
     progress: bool = True,
     tensorboard: bool | None = None,
     command: str | None = None,
@@ -55,6 +57,7 @@ def train(
         device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``.
         checkpoint_every: steps between checkpoints; None: once an epoch.
         overwrite: begin anew, whatever training the folder holds.
+        q_frames: how many pictures of q to keep from the training, for `isingformer explain`; 0: none.
         progress: show a bar on stderr.
         tensorboard: write TensorBoard events; None: where it is installed.
         command: kept in run.json, to say how it was made.
@@ -67,6 +70,8 @@ def train(
     method, recipe = method or Ising(), recipe or Recipe()
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be a number of steps from 1 on, or None, got {checkpoint_every}")
+    if q_frames < 0 or q_frames == 1:
+        raise ValueError(f"q_frames must be 2 or more pictures, or 0 for none, got {q_frames}")
     place = own_device(find_device(device))
     dataset = data if isinstance(data, Dataset) else load_data(data)
     sample, validation = split(
@@ -114,7 +119,9 @@ def train(
         )  # fmt: skip
         with contextlib.ExitStack() as shown, threads(about["plan"]["threads"]):
             if rank() == 0:
-                loop.watcher = _watchers(shown, folder, loop, progress=progress, tensorboard=tensorboard)
+                loop.watcher = _watchers(
+                    shown, folder, loop, q_frames=q_frames, progress=progress, tensorboard=tensorboard
+                )
             finished = loop.run()
 
         def finish() -> None:
@@ -173,9 +180,12 @@ def outcome(progress: Progress) -> dict[str, Any]:
 
 
 def _watchers(
-    shown: contextlib.ExitStack, folder: RunFolder, loop: Loop, *, progress: bool, tensorboard: bool | None
-) -> Several:
+    shown: contextlib.ExitStack, folder: RunFolder, loop: Loop, *, q_frames: int, progress: bool,
+    tensorboard: bool | None,
+) -> Several:  # fmt: skip
     watchers: list[Any] = [_History(folder)]
+    if q_frames and isinstance(loop.method.method, Ising):  # the q of other methods stands still
+        watchers.append(QHistory(folder.q_history, loop.method, steps=loop.steps, frames=q_frames))
     if tensorboard or (tensorboard is None and tensorboard_installed()):
         watchers.append(shown.enter_context(TensorBoard(folder.tensorboard, epochs_done=len(loop.progress.history))))
     if progress:

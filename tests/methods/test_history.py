@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import isingformer as isf
-from isingformer.explain import History, Recorder
-from isingformer.explain.history import small_picture
+from isingformer.methods import History, Recorder
+from isingformer.methods.history import small_picture
 
 
 @pytest.fixture
@@ -63,3 +63,19 @@ def test_bad_requests_are_refused(method, tmp_path):
     (file, *_) = tmp_path.glob("model-*.safetensors")
     with pytest.raises(ValueError, match="no history of q"):
         History.load(file)
+
+
+def test_a_recorder_goes_on_from_an_earlier_one(method, tiny):
+    whole = moved(Recorder(method, every=1), method, 6)
+    part = whole.until(4)
+    assert part.steps.tolist() == [1, 2, 3, 4] and part.mean.shape == (4, len(whole.layers))
+    recorder = Recorder(method, every=1, history=part)
+    for step in (5, 6):
+        method.steps = step
+        method.parts.posteriors["head"].drop.fill_((step - 1) / 100)
+        recorder()
+    assert recorder.last == 6 and torch.equal(recorder.history.mean, whole.mean)
+    assert torch.equal(recorder.history.pictures["head"], whole.pictures["head"])
+    other = isf.attach(tiny(depth=1), isf.DropConnect(p=0.25), examples=10)
+    with pytest.raises(ValueError, match=r"the history is of 10 layers.* the model has 6"):
+        Recorder(other, history=whole)

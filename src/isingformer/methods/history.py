@@ -20,8 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._files import read_tensors, write_tensors
-from ..methods import Attached
+from .attached import Attached
 
+Frame = tuple[int, Tensor, dict[str, Tensor]]
+"""A step, the layers' means, and their pictures."""
 MOST_FRAMES = 32
 THUMBNAIL = 24
 """The longer side of a layer's small picture, at most."""
@@ -41,6 +43,12 @@ class History:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def until(self, step: int) -> History:
+        """The frames up to a training step."""
+        kept = self.steps <= step
+        pictures = {name: picture[kept] for name, picture in self.pictures.items()}
+        return History(self.steps[kept], self.layers, self.mean[kept], pictures)
 
     def save(self, file: str | Path) -> None:
         """Write it as safetensors, whole or not at all."""
@@ -69,29 +77,44 @@ class Recorder:
         method: what `attach` returned.
         every: calls between frames, at first.
         most: frames to keep, at most.
+        history: frames that an earlier recorder took of the same training, to go on from.
     """
 
-    def __init__(self, method: Attached, *, every: int = 10, most: int = MOST_FRAMES) -> None:
+    def __init__(
+        self, method: Attached, *, every: int = 10, most: int = MOST_FRAMES, history: History | None = None
+    ) -> None:
         if every < 1 or most < 2:
             raise ValueError(f"Recorder: every must be 1 or more and most 2 or more, got {every} and {most}")
+        layers = tuple(method.parts.posteriors)
+        if history is not None and history.layers != layers:
+            raise ValueError(
+                f"Recorder: the history is of {len(history.layers)} layers, {history.layers[0]!r} first, the model has "
+                f"{len(layers)}, {layers[0]!r} first; give that of the same model"
+            )
         self.method, self.every, self.most = method, every, most
         self._calls = 0
-        self._frames: list[tuple[int, Tensor, dict[str, Tensor]]] = []
+        self._frames: list[Frame] = [] if history is None else _frames(history)
 
     def __call__(self) -> None:
         """A training step is done."""
         if self._calls % self.every == 0:
-            if len(self._frames) == self.most:
+            if len(self._frames) >= self.most:
                 self._frames, self.every = self._frames[::2], 2 * self.every
             if self._calls % self.every == 0:
-                self._frames.append(self._frame())
+                self.record()
         self._calls += 1
 
     @torch.no_grad()
-    def _frame(self) -> tuple[int, Tensor, dict[str, Tensor]]:
+    def record(self) -> None:
+        """Take a frame now, whatever `every` and `most` say."""
         drops = self.method.parts.drops()
         means = torch.stack([q.float().mean() for q in drops.values()]).cpu()
-        return self.method.steps, means, {name: small_picture(q) for name, q in drops.items()}
+        self._frames.append((self.method.steps, means, {name: small_picture(q) for name, q in drops.items()}))
+
+    @property
+    def last(self) -> int | None:
+        """After which training step the last frame was taken; None: there is none yet."""
+        return self._frames[-1][0] if self._frames else None
 
     @property
     def history(self) -> History:
@@ -102,6 +125,13 @@ class Recorder:
         steps, means, pictures = zip(*self._frames, strict=True)
         stacked = {name: torch.stack([picture[name] for picture in pictures]) for name in layers}
         return History(torch.tensor(steps), layers, torch.stack(means), stacked)
+
+
+def _frames(history: History) -> list[Frame]:
+    return [
+        (int(step), history.mean[f], {name: picture[f] for name, picture in history.pictures.items()})
+        for f, step in enumerate(history.steps)
+    ]
 
 
 def small_picture(q: Tensor, side: int = THUMBNAIL) -> Tensor:
