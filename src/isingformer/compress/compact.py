@@ -168,8 +168,8 @@ class CompactViT(nn.Module):
 
 def _norm(shape: Shape, tokens: int) -> nn.Module:
     if shape.width == shape.full_width:
-        return nn.LayerNorm(shape.width)
-    return CompactNorm(shape.width, shape.full_width, tokens)
+        return nn.LayerNorm(shape.width, eps=shape.eps)
+    return CompactNorm(shape.width, shape.full_width, tokens, eps=shape.eps)
 
 
 def empty_compact(shape: Shape, like: Tensor) -> CompactViT:

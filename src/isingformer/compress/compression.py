@@ -43,7 +43,8 @@ def compress(
     posterior holds for dropped rather than kept: sum m^2 q > sum m^2 / 2 over its weights.
 
     Args:
-        model: a `ViT` that was trained with a method, or a `CompactViT` that kept one.
+        model: a `ViT` that was trained with a method, a `CompactViT` that kept one, or a ViT of transformers,
+            torchvision or timm that was trained with one; see `foreign.py`.
         weights: share of the weights to keep, in (0, 1).
         macs: share of the multiply-adds to keep, in (0, 1).
         latency_ms: how long a pass of the deterministic network may take on this machine, in milliseconds, at most.
@@ -61,6 +62,7 @@ def compress(
     Raises:
         ValueError: the model or the target cannot be; nothing was changed.
     """
+    model = checked_handle("compress", model).model
     selection = plan(
         model, weights=weights, macs=macs, latency_ms=latency_ms, structures=structures, score=score, images=images,
         labels=labels, batch=batch, generator=generator,
@@ -83,7 +85,8 @@ def plan(
 ) -> Selection:
     """What `compress` would keep, with the same arguments; `remove` does the rest."""
     handle = checked_handle("compress", model)
-    model, shape, cut = handle.model, shape_of(model), checked_structures(structures)
+    model, cut = handle.model, checked_structures(structures)
+    shape = shape_of(model)
     score = score or ("both" if images is None else "gate")
     _check_target(weights, macs, latency_ms)
     _check_images(shape, images, labels)
