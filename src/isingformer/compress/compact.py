@@ -75,22 +75,34 @@ class CompactAttention(nn.Module):
     def __init__(self, width: int, block: BlockShape, head_size: int, first: bool = False) -> None:
         super().__init__()
         self.qk, self.value, self.scale, self.first = list(block.qk), list(block.value), head_size**-0.5, first
-        self.even = len({*self.qk, *self.value}) == 1
+        self.even = len({*self.qk}) == 1 and len({*self.value}) == 1 and self.qk[0] > 0
         self.qkv = nn.Linear(width, 2 * sum(self.qk) + sum(self.value))
         self.proj = nn.Linear(sum(self.value), width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
         """Tokens to tokens, or to the first of them."""
-        parts = self._projected(x)
         if self.even:
-            q, k, v = (
-                part.unflatten(-1, (len(self.value), -1)).transpose(-2, -3) for part in parts
-            )  # [B, heads, T, C]
-            mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(-2, -3).flatten(-2)
-            return self.proj(mixed)
+            return self.proj(self._mixed(*self._by_head(x)).transpose(1, 2).flatten(2))
+        parts = self._projected(x)
         heads = zip(*(part.split(n, -1) for part, n in zip(parts, self._widths(), strict=True)), strict=True)
         # One head after the other: torch's fused attention wants heads of one width, and padding costs more.
         return self.proj(torch.cat([self._head(*head) for head in heads], dim=-1))
+
+    def _by_head(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of heads of one width, each ``[B, heads, T, channels]``."""
+        images, tokens, heads = x.shape[0], x.shape[1], len(self.value)
+        if self.qk == self.value and not self.first:  # fewer calls, which for one image cost more than the products
+            q, k, v = self.qkv(x).view(images, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind()
+            return q, k, v
+        q, k, v = self._projected(x)
+        k, v = (part.reshape(images, tokens, heads, -1).transpose(1, 2) for part in (k, v))
+        return q.reshape(images, -1, heads, self.qk[0]).transpose(1, 2), k, v
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """softmax(q k' scale) v; torch's fused attention is for queries and values of one width."""
+        if self.qk == self.value:
+            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return torch.softmax((q * self.scale) @ k.mT, dim=-1) @ v
 
     def _widths(self) -> tuple[list[int], list[int], list[int]]:
         return self.qk, self.qk, self.value
