@@ -25,9 +25,7 @@ class Attention(nn.Module):
     def __init__(self, attention, heads):
         super().__init__()
         self.heads, self.scale = heads, (attention.proj.in_features // heads) ** -0.5
-        for name, weight, bias in zip(
-            "qkv", attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True
-        ):
+        for name, weight, bias in zip("qkv", attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True):
             layer = nn.Linear(weight.shape[1], weight.shape[0])
             layer.weight.data, layer.bias.data = weight.detach().clone(), bias.detach().clone()
             self.add_module(name, layer)
@@ -92,8 +90,10 @@ def taylor_pruned(vit, images, labels, macs, *, ranking="alike", width=False):
     laid = Laid(vit)
     for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
         (F.cross_entropy(laid(x), y) * len(y) / len(labels)).backward()
-    # Up from below: a layer of which all would go is left whole, so that more is not always smaller.
-    for ratio in torch.arange(STEP, 1, STEP).tolist():
+    # Up from below: a layer of which all would go is left whole, so that more is not always smaller. What is left falls
+    # with the ratio, or with its square where residual channels go too, but for what always stays.
+    least = 1 - (macs / shape_of(vit).compact().macs()) ** (0.5 if width else 1)
+    for ratio in torch.arange(max(STEP, least - 0.05), 1, STEP).tolist():
         left = _compact(_pruned(laid, images[:1], ratio, ranking, width), vit)
         if left.shape.macs() <= macs:
             return left
