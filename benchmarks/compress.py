@@ -27,6 +27,7 @@ Latency is measured at the end, when all else is quiet: the median time of a pas
 import argparse
 import json
 import multiprocessing
+import platform
 import statistics
 import warnings
 from pathlib import Path
@@ -135,6 +136,13 @@ class Bench:
             "weights": count_weights(network), "untuned accuracy": before, "accuracy": accuracy(probs, self.test_y),
             "nll": nll(probs, self.test_y), "ece": ece(probs, self.test_y),
         }  # fmt: skip
+
+
+def processor():
+    """What the latency is of: a GPU has no part in it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def name_of(by, share, seed):
@@ -283,7 +291,18 @@ def main():
     found = verdict(means)
     print(json.dumps(found, indent=2))
     latencies = [{"by": by, "share": share, **ms} for (by, share), ms in measured.items()]
-    write_json(out, {"title": "Compression", **about, "means": means, **found, "latency": latencies, "rows": rows})
+    write_json(
+        out,
+        {
+            "title": "Compression",
+            **about,
+            "means": means,
+            **found,
+            "processor": processor(),
+            "latency": latencies,
+            "rows": rows,
+        },
+    )
 
 
 if __name__ == "__main__":

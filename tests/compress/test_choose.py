@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isingformer.compress.choose import candidates, checked_structures, least_removal, more_dropped_than_kept
+from isingformer.compress.choose import A_SCORE, candidates, checked_structures, least_removal, more_dropped_than_kept
 from isingformer.compress.gates import Gates
 from isingformer.compress.scores import node_costs
 from isingformer.compress.selection import Selection
@@ -88,6 +88,16 @@ def test_what_gates_say_of_several_nodes_counts(shape):
     assert [one.worth for one in ranked] == [2, 4, 4, 4]
 
 
+def test_a_whole_head_saves_its_softmax(shape):
+    worth, cost = worth_of(shape), node_costs(shape, macs=True)
+    without, counted = (candidates(shape, ("slices", "heads"), worth, cost, macs=macs) for macs in (False, True))
+    extra = {one.nodes: one.cost for one in counted}
+    for one in without:
+        last, whole = one.nodes[0][0].startswith("blocks.1"), len(one.nodes) == 8
+        scores = (5 if last else 25) if whole else 0  # of 5 tokens, or of the one that the head reads
+        assert extra[one.nodes] - one.cost == A_SCORE * scores
+
+
 @pytest.mark.parametrize("aim", [0.9, 0.5, 0.2])
 def test_no_more_goes_than_must(shape, aim):
     ranked = candidates(shape, ("units", "channels"), worth_of(shape), node_costs(shape))
@@ -114,9 +124,11 @@ def test_more_dropped_than_kept(shape):
 
 @pytest.mark.parametrize(
     "structures",
-    [(), ("neurons",), ("channels", "heads"), "slice"],
+    [(), ("neurons",), ("channels", "slices"), "slice"],
     ids=["none", "unknown", "two", "text"],
 )
 def test_structures_that_cannot_be(structures):
-    with pytest.raises(ValueError, match=r"compress: (structures must be some of|attention is cut by one of)"):
+    with pytest.raises(
+        ValueError, match=r"compress: (structures must be some of|heads are cut by channels or by slices)"
+    ):
         checked_structures(structures)

@@ -99,10 +99,13 @@ class CompactAttention(nn.Module):
         return q.reshape(images, -1, heads, self.qk[0]).transpose(1, 2), k, v
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """softmax(q k' scale) v; torch's fused attention is for queries and values of one width."""
-        if self.qk == self.value:
-            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
-        return torch.softmax((q * self.scale) @ k.mT, dim=-1) @ v
+        """softmax(q k' scale) v. Torch's fused attention wants one width; zeros cost less than doing without it."""
+        lack = v.shape[-1] - q.shape[-1]
+        if lack > 0:
+            q, k = F.pad(q, (0, lack)), F.pad(k, (0, lack))
+        elif lack < 0:
+            v = F.pad(v, (0, -lack))
+        return F.scaled_dot_product_attention(q, k, v, scale=self.scale)[..., : self.value[0]]
 
     def _widths(self) -> tuple[list[int], list[int], list[int]]:
         return self.qk, self.qk, self.value

@@ -46,9 +46,9 @@ def compress(
         weights: share of the weights to keep, in (0, 1).
         macs: share of the multiply-adds to keep, in (0, 1).
         latency_ms: how long a pass of the deterministic network may take on this machine, in milliseconds, at most.
-        structures: what may go: ``units`` of the MLPs; of attention ``channels``, ``slices`` or ``heads``; and
-            ``residual`` channels. See `candidates` in `choose.py`. None: units and slices, whose attention is the
-            fastest for what it keeps; without a target units and channels, each by itself.
+        structures: what may go: ``units`` of the MLPs; of attention ``channels`` or ``slices``, and ``heads``; and
+            ``residual`` channels. See `candidates` in `choose.py`. None: units, slices and heads, since attention stays
+            fast that way; without a target units and channels, each by itself.
         score: what a node is worth, see `scores.py`; None: ``gate`` where there are images, else ``both``.
         images: images as the model reads them ``[N, C, H, W]``: removed nodes are replaced by their means over these
             instead of what their masks leave. Needed by ``gate``, and with `labels` by ``taylor``.
@@ -93,7 +93,7 @@ def plan(
     check_not_frozen("compress", model, shape, kinds_cut(shape, cut))
     gates = node_gates(handle, shape, images) if score == "gate" else None
     worth = node_scores(handle, shape, score, images=images, labels=labels, generator=generator, gates=gates)
-    ranked = candidates(shape, cut, worth, node_costs(shape, macs=weights is None), gates)
+    ranked = candidates(shape, cut, worth, node_costs(shape, macs=weights is None), gates, macs=weights is None)
     everything = Selection.everything(shape)
     if weights is not None:
         aim = weights * shape.weights()
@@ -120,7 +120,7 @@ def plan(
 
 def default_structures(*targets: float | None) -> tuple[str, ...]:
     """What may go where the caller does not say, for these targets."""
-    return ("units", "channels") if all(target is None for target in targets) else ("units", "slices")
+    return ("units", "channels") if all(target is None for target in targets) else ("units", "slices", "heads")
 
 
 def _check_target(weights: float | None, macs: float | None, latency: float | None) -> None:
