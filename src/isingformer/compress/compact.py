@@ -89,23 +89,27 @@ class CompactAttention(nn.Module):
         return self.proj(torch.cat([self._head(*head) for head in heads], dim=-1))
 
     def _by_head(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of heads of one width, each ``[B, heads, T, channels]``."""
-        images, tokens, heads = x.shape[0], x.shape[1], len(self.value)
-        if self.qk == self.value and not self.first:  # fewer calls, which for one image cost more than the products
+        """Queries, keys and values of heads of one width, each ``[B, heads, T, channels]``.
+
+        In few calls: for one image they cost more than the products. Torch's fused attention wants one width, and zeros
+        cost less than doing without it.
+        """
+        images, tokens, heads, lack = x.shape[0], x.shape[1], len(self.value), self.value[0] - self.qk[0]
+        if self.first:
+            q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in self._projected(x))
+            q, k = (F.pad(part, (0, lack)) for part in (q, k)) if lack > 0 else (q, k)
+        elif lack:
+            qk, v = self.qkv(x).split((2 * sum(self.qk), sum(self.value)), -1)
+            qk, v = qk.view(images, tokens, 2, heads, -1), v.view(images, tokens, heads, -1).transpose(1, 2)
+            q, k = (F.pad(qk, (0, lack)) if lack > 0 else qk).permute(2, 0, 3, 1, 4).unbind()
+        else:
             q, k, v = self.qkv(x).view(images, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind()
-            return q, k, v
-        q, k, v = self._projected(x)
-        k, v = (part.reshape(images, tokens, heads, -1).transpose(1, 2) for part in (k, v))
-        return q.reshape(images, -1, heads, self.qk[0]).transpose(1, 2), k, v
+        return q, k, F.pad(v, (0, -lack)) if lack < 0 else v
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """softmax(q k' scale) v. Torch's fused attention wants one width; zeros cost less than doing without it."""
-        lack = v.shape[-1] - q.shape[-1]
-        if lack > 0:
-            q, k = F.pad(q, (0, lack)), F.pad(k, (0, lack))
-        elif lack < 0:
-            v = F.pad(v, (0, -lack))
-        return F.scaled_dot_product_attention(q, k, v, scale=self.scale)[..., : self.value[0]]
+        """softmax(q k' scale) v."""
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return mixed if v.shape[-1] == self.value[0] else mixed[..., : self.value[0]]
 
     def _widths(self) -> tuple[list[int], list[int], list[int]]:
         return self.qk, self.qk, self.value
