@@ -1,25 +1,40 @@
-"""What removal costs: accuracy against multiply-adds and CPU latency, for four ways to choose what goes.
+"""What removal costs: accuracy against multiply-adds and CPU latency, for several ways to choose what goes.
 
-    python benchmarks/compress.py --data-dir DIR --out results/compress.json [--run RUN] [--device cuda]
+    python benchmarks/compress.py --data-dir DIR --out results/compress.json [--device cuda --jobs 8] [--run RUN]
     python benchmarks/compress.py --smoke --out /tmp/smoke.json
 
 The reference ViT (patch 4, width 128, depth 6, 4 heads, MLP 256) learns 18,000 images of Fashion-MNIST with Ising, as
-`isingformer train` does it, or is taken from --run. For every share of its multiply-adds, nodes are removed by the
-evidence of their gates (ising), by magnitude, by Taylor and at random, once with heads of any widths ("channels") and
-once with heads of one width a block ("slices"). Then all are fine-tuned alike: the same images, order, epochs and
-learning rate. A row is one network on all test images, one pass; its latency is the median of a pass on the CPU. Row
-"none" is the network before, as it is, and row "none, tuned" with the fine-tuning and nothing removed; drops are in
-points from the better of the two, mean over seeds. Every row is kept as soon as it is there: the same command goes on.
-Timings want a quiet machine.
+`isingformer train` does it, or is taken from --run. For every share of its multiply-adds, hidden units and channels of
+attention are removed from it
+
+    ising             by the evidence of their gates, as `compress` does by default
+    magnitude         by their squared weights
+    taylor            by Torch-Pruning: its Taylor importance, its dependency graph, its removal
+    taylor, layer     the same with every layer cut alike, and
+    taylor, width     with residual channels removed too
+    taylor, ours      by the same quantity in our ranking
+    random            by chance
+
+and all are fine-tuned alike: the same images, order, epochs, learning rate and teacher (the full posterior). A row is
+one network on all test images, one pass. Row "none" is the network before, row "none, tuned" the same with the
+fine-tuning and nothing removed. `--images validation` takes images that neither training nor fine-tuning saw instead of
+test images, to choose settings on.
+
+Every row is kept as soon as it is there, and its network in the folder beside the file: the same command goes on.
+Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the networks of seed 0.
 """
 
 import argparse
 import json
+import multiprocessing
+import platform
 import statistics
+import warnings
 from pathlib import Path
 
 import torch
 from common import report, where
+from rivals import taylor_pruned
 
 import isingformer as isf
 from isingformer._files import write_json
@@ -29,9 +44,11 @@ from isingformer.compress import (
     count_macs,
     count_weights,
     latency_ms,
+    load_compact,
     open_run,
     recover,
     remove,
+    save_compact,
 )
 from isingformer.compress.remove import expected_state
 from isingformer.compress.run import training_images
@@ -43,15 +60,22 @@ from isingformer.metrics import accuracy, ece, nll
 from isingformer.train import find_device
 
 NETWORK = {"patch": 4, "width": 128, "depth": 6, "heads": 4, "mlp": 256}
-SCORES = {"ising": "gate", "magnitude": "magnitude", "taylor": "taylor", "random": "random"}
-KINDS = ("channels", "slices")
+OURS = {"ising": "gate", "magnitude": "magnitude", "taylor, ours": "taylor", "random": "random"}
+THEIRS = {
+    "taylor": {"ranking": "alike"}, "taylor, layer": {"ranking": "layer"},
+    "taylor, width": {"ranking": "alike", "width": True},
+}  # fmt: skip
+EVERY = ("ising", "magnitude", "taylor", "taylor, layer", "taylor, width", "taylor, ours", "random")
 BATCHES = (1, 64)
 SMOKE = {
-    "data": "digits", "train_size": 500, "validation": 100, "epochs": 4, "recover": 2, "seeds": 1,
+    "data": "digits", "train_size": 500, "validation": 100, "epochs": 4, "recover": 2, "seeds": 1, "passes": 5,
     "budgets": [0.5, 0.3], "network": {"patch": 4, "width": 32, "depth": 2, "heads": 4, "mlp": 48},
 }  # fmt: skip
-KEYS = ("by", "heads", "share", "seed")
-HOW = ("data", "train_size", "validation", "epochs", "delta", "recover", "lr", "seeds", "budgets", "network", "threads")
+KEYS = ("by", "share", "seed")
+HOW = (
+    "data", "train_size", "validation", "epochs", "delta", "recover", "lr", "distil", "teacher_passes", "seeds",
+    "budgets", "by", "images", "network", "threads", "run",
+)  # fmt: skip
 
 
 def opened(args):
@@ -62,115 +86,186 @@ def opened(args):
         epochs=args.epochs, train_size=args.train_size, validation=args.validation, seed=0, **args.network
     )
     data = isf.load_data(args.data, data_dir=args.data_dir, download=False)
-    out = Path(args.runs) / f"{args.data}-{args.train_size}-{args.epochs}-{args.delta}"
+    out = folder(args) / f"{args.data}-{args.train_size}-{args.epochs}-{args.delta}"
     method = isf.Ising(delta=args.delta)
     return isf.train(data, method, recipe, out=out, device=args.device, progress=False, tensorboard=False)
+
+
+def folder(args):
+    """Where the run and the networks are."""
+    return Path(args.out).with_suffix("")
 
 
 class Bench:
     """The full network, its images, and how a smaller one is made and measured."""
 
     def __init__(self, run, args):
-        self.args, self.full = args, run.model
-        sample, test = training_images(run), run.data(args.data_dir).test
+        self.args, self.full, self.folder = args, run.model, folder(args)
+        handle = isf.attached_to(self.full)
+        self.plain = plain_copy(handle.model, expected_state(handle)).eval()
+        data = run.data(args.data_dir, download=False)
+        sample = training_images(run)
+        judged = run.validation() if args.images == "validation" else data.test
         some = subset(sample, min(1024, len(sample)), seed=0)
         self.x, self.y = run.inputs(sample.x), sample.y
         self.some = {"images": run.inputs(some.x), "labels": some.y.to(run.device)}
-        self.test_x, self.test_y = run.inputs(test.x), test.y.to(run.device)
+        self.test_x, self.test_y = run.inputs(judged.x), judged.y.to(run.device)
 
-    def tuned(self, network, seed):
-        return recover(network, self.x, self.y, epochs=self.args.recover, lr=self.args.lr, seed=seed)
-
-    def network(self, by, heads, share, seed):
-        """One network of the frontier, fine-tuned but for the first."""
-        if by == "none":
-            handle = isf.attached_to(self.full)
-            return plain_copy(handle.model, expected_state(handle)).eval()
-        if by == "none, tuned":
-            return self.tuned(remove(self.full, Selection.everything(shape_of(self.full))), seed)
+    def network(self, by, share, seed):
+        """One network of the frontier, before fine-tuning."""
+        if by.startswith("none"):
+            return remove(self.full, Selection.everything(shape_of(self.full)))
+        if by in THEIRS:
+            return taylor_pruned(self.plain, **self.some, macs=share * count_macs(self.plain), **THEIRS[by])
         chance = torch.Generator().manual_seed(seed)
-        kinds = ("units", heads)
-        found = compress(self.full, macs=share, structures=kinds, score=SCORES[by], generator=chance, **self.some)
-        return self.tuned(found, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of blocks of which nothing is left
+            return compress(self.full, macs=share, score=OURS[by], generator=chance, **self.some)
 
-    def row(self, by, heads, share, seed):
-        network = self.network(by, heads, share, seed)
+    def row(self, by, share, seed):
+        args, network = self.args, self.network(by, share, seed)
+        before = accuracy(class_probabilities(network, self.test_x), self.test_y)
+        if by != "none":
+            how = {"teacher": self.full, "distil": args.distil, "samples": args.teacher_passes} if args.distil else {}
+            recover(network, self.x, self.y, epochs=args.recover, lr=args.lr, seed=seed, **how)
         probs = class_probabilities(network, self.test_x)
-        costs = {"macs": count_macs(network), "weights": count_weights(network)}
-        scored = {"accuracy": accuracy(probs, self.test_y), "nll": nll(probs, self.test_y)}
-        network = network.cpu()
-        times = {f"ms, batch {n}": latency_ms(network, batch=n, passes=self.args.passes) for n in BATCHES}
-        return {"by": by, "heads": heads, "share": share, "seed": seed, **costs, **scored,
-                "ece": ece(probs, self.test_y), **times}  # fmt: skip
+        save_compact(network, self.folder / name_of(by, share, seed))
+        full = by == "none"
+        return {
+            "by": by, "share": share, "seed": seed, "macs": count_macs(self.full if full else network),
+            "weights": count_weights(network), "untuned accuracy": before, "accuracy": accuracy(probs, self.test_y),
+            "nll": nll(probs, self.test_y), "ece": ece(probs, self.test_y),
+        }  # fmt: skip
+
+
+def processor():
+    """What the latency is of: a GPU has no part in it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def name_of(by, share, seed):
+    return f"{by.replace(', ', '-')}-{share}-{seed}"
 
 
 def jobs(args):
-    """Every (by, heads, share, seed)."""
-    found = [("none", "-", 1.0, 0), *(("none, tuned", "-", 1.0, seed) for seed in range(args.seeds))]
-    for share in args.budgets:
-        for heads in KINDS:
-            found += [(by, heads, share, seed) for by in SCORES for seed in range(args.seeds)]
+    """Every (by, share, seed)."""
+    found = [("none", 1.0, 0), *(("none, tuned", 1.0, seed) for seed in range(args.seeds))]
+    return found + [(by, share, seed) for seed in range(args.seeds) for share in args.budgets for by in args.by]
+
+
+WORKER = []
+
+
+def begin(args):
+    """In a process of its own: read the trained run once."""
+    torch.set_num_threads(args.threads)
+    WORKER.append(Bench(open_run(args.trained, device=find_device(args.device)), args))
+
+
+def work(job):
+    return WORKER[0].row(*job)
+
+
+def rows_of(args, left):
+    """The rows that are still to be made, as they come."""
+    if args.jobs == 1:
+        begin(args)
+        yield from map(work, left)
+        return
+    context = multiprocessing.get_context("spawn")  # CUDA allows no fork
+    with context.Pool(min(args.jobs, len(left)), begin, (args,)) as pool:
+        yield from pool.imap_unordered(work, left)
+
+
+def times(args, rows):
+    """Median milliseconds of a pass on the CPU by (by, share), for the networks of seed 0; the full one as it is."""
+    run = open_run(args.trained, device="cpu")
+    handle = isf.attached_to(run.model)
+    found = {}
+    for row in rows:
+        if row["seed"]:
+            continue
+        whole = row["by"] == "none"
+        network = (
+            plain_copy(handle.model, expected_state(handle))
+            if whole
+            else load_compact(folder(args) / name_of(row["by"], row["share"], 0))
+        ).eval()
+        found[row["by"], row["share"]] = {
+            f"ms, batch {n}": latency_ms(network, batch=n, passes=args.passes) for n in BATCHES
+        }
     return found
 
 
-def summary(rows):
+def summary(rows, measured):
     """Means over seeds, against the full network."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["by"], row["heads"], row["share"]), []).append(row)
+        groups.setdefault((row["by"], row["share"]), []).append(row)
     means = {
         key: {name: statistics.fmean(row[name] for row in some) for name in some[0] if name not in KEYS}
         for key, some in groups.items()
     }
-    full = means["none", "-", 1.0]
-    best = max(mean["accuracy"] for (by, *_), mean in means.items() if by.startswith("none"))
+    full, tuned, slow = means["none", 1.0], means["none, tuned", 1.0], measured["none", 1.0]
     return [
-        {"by": by, "heads": heads, "share": share, "accuracy": mean["accuracy"],
-         "drop, points": 100 * (best - mean["accuracy"]), "nll": mean["nll"], "ece": mean["ece"],
+        {"by": by, "share": share, "untuned": mean["untuned accuracy"], "accuracy": mean["accuracy"],
+         "drop, points": 100 * (full["accuracy"] - mean["accuracy"]),
+         "drop from tuned": 100 * (tuned["accuracy"] - mean["accuracy"]), "nll": mean["nll"], "ece": mean["ece"],
          "fewer multiply-adds": full["macs"] / mean["macs"]}
-        | {f"faster, batch {n}": full[f"ms, batch {n}"] / mean[f"ms, batch {n}"] for n in BATCHES}
-        for (by, heads, share), mean in means.items()
+        | {f"faster, batch {n}": slow[f"ms, batch {n}"] / measured[by, share][f"ms, batch {n}"] for n in BATCHES}
+        for (by, share), mean in means.items()
     ]  # fmt: skip
 
 
 def verdict(means):
-    """What the goal asks: how small ising gets for half a point, by kind of heads, and where it is not the first."""
+    """What the goal asks: which networks of ising are inside it, and at which budgets another is more accurate."""
     ising = [row for row in means if row["by"] == "ising"]
-    behind, smallest = [], {}
+    behind, inside = {}, []
     for row in ising:
-        others = [o for o in means if (o["heads"], o["share"]) == (row["heads"], row["share"])]
-        if row["accuracy"] < max(other["accuracy"] for other in others):
-            behind.append(f"{row['share']} {row['heads']}")
-    for row in sorted(ising, key=lambda row: row["fewer multiply-adds"]):
-        if row["drop, points"] <= 0.5:
-            smallest[row["heads"]] = row
-    return {"smallest for 0.5 points": smallest, "ising not first at": behind}
+        better = [o["by"] for o in means if o["share"] == row["share"] and o["accuracy"] > row["accuracy"]]
+        behind |= {str(row["share"]): better} if better else {}
+        faster = min(row[f"faster, batch {n}"] for n in BATCHES)
+        if row["drop, points"] <= 0.5 and row["fewer multiply-adds"] >= 3 and faster >= 2.5:
+            inside.append(row)
+    return {"goal": "3 x fewer multiply-adds, 2.5 x faster at both batches, 0.5 points", "inside": inside,
+            "more accurate than ising": behind}  # fmt: skip
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", required=True, help="the JSON file; the run and the networks go into a folder beside")
     parser.add_argument("--run", help="a trained run to begin with, instead of training one")
-    parser.add_argument("--runs", default="runs/compress")
     parser.add_argument("--data-dir")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", type=int, default=1, help="networks that are fine-tuned at once")
     parser.add_argument("--threads", type=int, default=1, help="of the timed passes, and of all else on a CPU")
     parser.add_argument("--train-size", type=int, default=18_000)
-    parser.add_argument("--validation", type=int, default=2000)
+    parser.add_argument("--validation", type=int, default=5000)
+    parser.add_argument("--images", choices=("test", "validation"), default="test", help="what accuracy is taken on")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--delta", type=float, default=0.2)
-    parser.add_argument("--budgets", type=float, nargs="+", default=[0.5, 0.4, 0.33, 0.25, 0.2, 0.15, 0.1])
+    parser.add_argument("--budgets", type=float, nargs="+", default=[0.5, 0.33, 0.25, 0.2, 0.15])
+    parser.add_argument("--by", nargs="+", choices=EVERY, default=list(EVERY), metavar="NAME")
     parser.add_argument("--recover", type=int, default=10, help="epochs of fine-tuning")
     parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--distil", type=float, default=0.5, help="weight of the teacher; 0: labels alone")
+    parser.add_argument("--teacher-passes", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--passes", type=int, default=51)
+    parser.add_argument("--passes", type=int, default=31)
     parser.add_argument("--smoke", action="store_true", help="digits, a small network and few epochs, to try it out")
     args = parser.parse_args(namespace=argparse.Namespace(network=NETWORK))
     if args.smoke:
         vars(args).update(SMOKE)
+    return args
+
+
+def main():
+    args = arguments()
     torch.set_num_threads(args.threads)
-    out, settings = Path(args.out), {name: getattr(args, name) for name in HOW} | {"run": args.run}
+    out, settings = Path(args.out), {name: getattr(args, name) for name in HOW}
     rows = []
     if out.is_file():
         there = json.loads(out.read_text(encoding="utf-8"))
@@ -179,20 +274,35 @@ def main():
         rows = there["rows"]
     done = {tuple(row[name] for name in KEYS) for row in rows}
     left = [job for job in jobs(args) if job not in done]
-    run = opened(args)
-    bench = Bench(run, args) if left else None
-    trained = {name: run.about[name] for name in ("method", "recipe", "network", "finished")}
     out.parent.mkdir(parents=True, exist_ok=True)
-    for job in left:
-        rows.append(bench.row(*job))
-        write_json(out, {"title": "under way", **where(), "settings": settings, "trained": trained, "rows": rows})
-        print(f"{len(rows)} of {len(jobs(args))}: {rows[-1]}", flush=True)
-    means = summary(rows)
+    run = opened(args)
+    args.trained = str(run.folder)
+    about = {**where(), "settings": settings}
+    about["trained"] = {name: run.about[name] for name in ("method", "recipe", "network", "finished")}
+    del run
+    for row in rows_of(args, left) if left else ():
+        rows.append(row)
+        write_json(out, {"title": "under way", **about, "rows": rows})
+        print(f"{len(rows)} of {len(jobs(args))}: {row}", flush=True)
+    rows.sort(key=lambda row: (row["share"] < 1, -row["share"], args.by.index(row["by"]) if row["share"] < 1 else 0))
+    measured = times(args, rows)
+    means = summary(rows, measured)
     report("Accuracy against cost, by what chooses, means over seeds", means, None)
     found = verdict(means)
-    print(json.dumps(found))
-    about = {"title": "Compression", **where(), "settings": settings, "trained": trained}
-    write_json(out, {**about, "means": means, **found, "rows": rows})
+    print(json.dumps(found, indent=2))
+    latencies = [{"by": by, "share": share, **ms} for (by, share), ms in measured.items()]
+    write_json(
+        out,
+        {
+            "title": "Compression",
+            **about,
+            "means": means,
+            **found,
+            "processor": processor(),
+            "latency": latencies,
+            "rows": rows,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import isingformer as isf
 from isingformer import cli
 from isingformer.compress import Score, compress_run
 from isingformer.compress.choose import STRUCTURES
+from isingformer.compress.compression import default_structures
 from isingformer.compress.export import MOST_BYTES, SUFFIX, Format
 from isingformer.compress.recover import recover
-from isingformer.compress.run import FAST_STRUCTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
@@ -47,6 +47,7 @@ def test_the_flags_are_those_of_the_command():
         "--method",
         "--delta",
         "--epochs",
+        "--jobs",  # of the benchmark
     }
 
 
@@ -54,7 +55,8 @@ def test_kinds_scores_and_formats_are_those_of_the_code():
     assert [codes(name)[0] for name, _ in table("kind")] == list(STRUCTURES)
     assert [codes(name)[0] for name, _ in table("score")] == list(get_args(Score))
     (kinds,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--kinds"])
-    assert f"with `--latency-ms` `{','.join(FAST_STRUCTURES)}`" in kinds
+    with_target, without = (",".join(default_structures(*aims)) for aims in ((0.5,), (None,)))
+    assert f"None: `{with_target}`; without a target `{without}`" in kinds
     (formats,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--export"])
     assert codes(formats) == list(get_args(Format))
     assert f"at most {MOST_BYTES // 10**9} GB" in PAGE

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isingformer.compress.choose import candidates, checked_structures, least_removal, more_dropped_than_kept
+from isingformer.compress.choose import A_SCORE, candidates, checked_structures, least_removal, more_dropped_than_kept
+from isingformer.compress.gates import Gates
 from isingformer.compress.scores import node_costs
 from isingformer.compress.selection import Selection
 from isingformer.compress.shape import shape_of
@@ -52,7 +53,7 @@ def test_slices_keep_heads_even_and_take_the_least(shape):
     for count in range(len(ranked) + 1):
         left = everything.without(node for one in ranked[:count] for node in one.nodes)
         for i, block in enumerate(left.result().blocks):
-            assert len({*block.qk, *block.value}) <= 1
+            assert len({*block.qk}) <= 1 and len({*block.value}) <= 1
             for kind in ("qk", "value"):
                 for head in (slice(0, 4), slice(4, 8)):
                     kept, own = left.keep[f"blocks.{i}.{kind}"][head], worth[f"blocks.{i}.{kind}"][head]
@@ -66,10 +67,35 @@ def test_where_heads_differ_the_wider_lose_first(shape):
     worth = worth_of(uneven)
     ranked = candidates(uneven, ("slices",), worth, node_costs(uneven))
     groups = [one.nodes for one in ranked if one.nodes[0][0].startswith("blocks.0")]
-    assert sorted(len(nodes) for nodes in groups) == [2, 3, 4, 4]
-    two, three = (next(nodes for nodes in groups if len(nodes) == size) for size in (2, 3))
-    assert set(two) == {(kind, int(worth[kind][:4].argmin())) for kind in ("blocks.0.qk", "blocks.0.value")}
-    assert sorted(kind for kind, _ in three) == ["blocks.0.qk", "blocks.0.qk", "blocks.0.value"]
+    assert sorted((nodes[0][0], len(nodes)) for nodes in groups) == [
+        ("blocks.0.qk", 1), *[("blocks.0.qk", 2)] * 3, *[("blocks.0.value", 1)] * 2, *[("blocks.0.value", 2)] * 2
+    ]  # fmt: skip
+    wider = {kind: worth[kind][:4].argsort().tolist() for kind in ("blocks.0.qk", "blocks.0.value")}
+    alone = {nodes[0] for nodes in groups if len(nodes) == 1}
+    assert alone == {
+        ("blocks.0.qk", wider["blocks.0.qk"][0]),
+        *(("blocks.0.value", n) for n in wider["blocks.0.value"][:2]),
+    }
+
+
+def test_what_gates_say_of_several_nodes_counts(shape):
+    """Channels that undo each other are worth nothing together, and a head is worth what it passes on."""
+    alone = {kind: torch.ones(size, dtype=torch.float64) for kind, size in shape.nodes().items()}
+    pairs = {kind: torch.eye(8, dtype=torch.float64) for kind in alone if kind.endswith(("qk", "value"))}
+    pairs["blocks.1.value"][4, 5] = pairs["blocks.1.value"][5, 4] = -1
+    ranked = candidates(shape, ("heads",), alone, node_costs(shape), Gates(alone, pairs))
+    assert {("blocks.1.value", 4), ("blocks.1.qk", 4)} < set(ranked[0].nodes)
+    assert [one.worth for one in ranked] == [2, 4, 4, 4]
+
+
+def test_a_whole_head_saves_its_softmax(shape):
+    worth, cost = worth_of(shape), node_costs(shape, macs=True)
+    without, counted = (candidates(shape, ("slices", "heads"), worth, cost, macs=macs) for macs in (False, True))
+    extra = {one.nodes: one.cost for one in counted}
+    for one in without:
+        last, whole = one.nodes[0][0].startswith("blocks.1"), len(one.nodes) == 8
+        scores = (5 if last else 25) if whole else 0  # of 5 tokens, or of the one that the head reads
+        assert extra[one.nodes] - one.cost == A_SCORE * scores
 
 
 @pytest.mark.parametrize("aim", [0.9, 0.5, 0.2])
@@ -98,9 +124,11 @@ def test_more_dropped_than_kept(shape):
 
 @pytest.mark.parametrize(
     "structures",
-    [(), ("neurons",), ("channels", "heads"), "slice"],
+    [(), ("neurons",), ("channels", "slices"), "slice"],
     ids=["none", "unknown", "two", "text"],
 )
 def test_structures_that_cannot_be(structures):
-    with pytest.raises(ValueError, match=r"compress: (structures must be some of|attention is cut by one of)"):
+    with pytest.raises(
+        ValueError, match=r"compress: (structures must be some of|heads are cut by channels or by slices)"
+    ):
         checked_structures(structures)

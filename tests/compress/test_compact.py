@@ -23,9 +23,12 @@ def test_the_norm_counts_constants_that_are_not_there():
     assert (norm(x) - expected).abs().max() < 1e-12
 
 
-def test_even_heads_and_uneven_heads_compute_the_same():
+@pytest.mark.parametrize("first", [False, True], ids=["all tokens", "one token"])
+@pytest.mark.parametrize("widths", [(3, 3), (2, 4), (4, 1)], ids=str)
+def test_even_heads_and_uneven_heads_compute_the_same(widths, first):
     """The fused path and the loop over heads, made to do the same work."""
-    attention = CompactAttention(6, BlockShape((3, 3), (3, 3), 1), head_size=5).double()
+    block = BlockShape((widths[0],) * 2, (widths[1],) * 2, 1)
+    attention = CompactAttention(6, block, head_size=5, first=first).double()
     assert attention.even
     x = randn(2, 4, 6)
     fused = attention(x)

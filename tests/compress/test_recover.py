@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import isingformer as isf
-from isingformer.compress import class_probabilities, compress, recover
+from isingformer.compress import class_probabilities, compress, recover, sparsify, two_of_four_masks
 from isingformer.compress.recover import _cross_entropy, _groups
+from isingformer.compress.sparse import is_two_of_four
 from isingformer.curvature.likelihood import likelihood
 from isingformer.metrics import nll
 
@@ -88,8 +89,19 @@ def test_what_cannot_be_is_refused(trained, digits, how, message):
 
 
 def test_only_compact_networks(trained, digits):
-    with pytest.raises(ValueError, match="expected a CompactViT from compress, got ViT"):
+    with pytest.raises(ValueError, match="expected a network from compress or sparsify, got ViT"):
         recover(trained, *digits[0], steps=1)
+
+
+def test_zeros_stay_zeros_where_asked(trained, digits):
+    (tx, ty), (x, y) = digits
+    for keep_zeros in (True, False):
+        sparse = sparsify(trained, two_of_four_masks(trained))
+        before, zeros = nll(class_probabilities(sparse, x), y), sparse.blocks[0].mlp.fc1.weight == 0
+        recover(sparse, tx, ty, steps=20, lr=2e-3, keep_zeros=keep_zeros)
+        assert bool((sparse.blocks[0].mlp.fc1.weight[zeros] == 0).all()) is keep_zeros
+        assert is_two_of_four(sparse.blocks[1].attn.qkv.weight) is keep_zeros
+        assert nll(class_probabilities(sparse, x), y) < before
 
 
 def test_a_loss_that_is_no_number_is_noticed(trained, digits):

@@ -61,16 +61,21 @@ def test_gates_against_gates(tiny, batch, attached, pool):
     """c + z (x - c) put into the network, a z for every image, and log p differentiated class by class."""
     model = attached(tiny(pool=pool))
     shape, (x, _) = shape_of(model), batch(n=7)
-    found = gate_evidence(isf.attached_to(model), shape, x)
+    gates = gate_evidence(isf.attached_to(model), shape, x)
+    found = gates.alone
     for kind, size in shape.nodes().items():
         z = torch.ones(len(x), 1, size, dtype=x.dtype, requires_grad=True)
         with gated(model, shape, kind, z):
             log_p = model(x).log_softmax(-1)
-        h = 0
+        h, pairs = 0, 0
         for y in range(3):
             (slope,) = torch.autograd.grad(log_p[:, y].sum(), z, retain_graph=True)
             h = h + (log_p[:, y].detach().exp()[:, None] * slope[:, 0] ** 2).mean(0)
+            pairs = pairs + torch.einsum("n,ni,nj->ij", log_p[:, y].detach().exp() / len(x), slope[:, 0], slope[:, 0])
         torch.testing.assert_close(found[kind], 50 * h / 2)
+        if kind in gates.pairs:
+            some = [1, 2, 6]
+            assert gates.together([(kind, n) for n in some]) == pytest.approx(float(25 * pairs[some][:, some].sum()))
 
 
 class gated:

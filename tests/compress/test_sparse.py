@@ -126,6 +126,8 @@ def test_semi_structured_weights_compute_the_same(attached):
     x = torch.randn(32, 1, 4, 4, device="cuda", dtype=torch.float16)
     with torch.inference_mode():
         dense = sparse(x)
-        packed = to_semi_structured(sparse)
-        assert type(packed.blocks[0].mlp.fc1.weight.data) is not torch.Tensor
+    packed = to_semi_structured(sparse)
+    inside = [packed.blocks[0].attn.qkv, packed.blocks[0].attn.proj, packed.blocks[0].mlp.fc1, packed.blocks[0].mlp.fc2]
+    assert all(isinstance(layer.weight, torch.sparse.SparseSemiStructuredTensor) for layer in inside)
+    with torch.inference_mode():
         torch.testing.assert_close(packed(x), dense, rtol=1e-2, atol=1e-2)

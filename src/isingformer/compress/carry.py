@@ -25,11 +25,15 @@ from .selection import Selection
 from .shape import RESIDUAL, Shape
 
 
-def compact_topology(shape: Shape) -> Topology:
+def compact_topology(shape: Shape, everywhere: bool = False) -> Topology:
     """Who reads whom in a `CompactViT`: as in a `ViT`, but query and key rows get no neighbours' term.
 
     Theirs is the mean of their head's value rows, which needs as many of one as of the other. A layer that writes to
     the residual stream is read by the next one that is not a constant.
+
+    Args:
+        shape: of the network.
+        everywhere: whether `Dropout` masks the inputs of all layers and no embeddings, as in models that are no `ViT`.
     """
     names = list(shape.wiring())
     wiring: dict[str, tuple[Reading, ...]] = {}
@@ -43,6 +47,8 @@ def compact_topology(shape: Shape) -> Topology:
             wiring[name] = (Reading(slice(total - values, total), (reader,), slice(0, values)),)
         else:
             wiring[name] = (Reading(slice(0, total), (names[place + 1],), slice(0, total)),)
+    if everywhere:
+        return Topology(tuple(names), wiring, tuple(names), {})
     inside = tuple(name for name in names if name.startswith("blocks."))
     embeddings = {"embedded": ("embed.weight", "embed.bias", "class_token", "position")}
     return Topology(tuple(names), wiring, inside, embeddings)
@@ -57,6 +63,7 @@ def put_method_on(
     likelihood: Likelihood,
     noise: Noise,
     noise_sd: Mapping[str, float],
+    everywhere: bool = False,
 ) -> Attached:
     """What `attach` does, for a network whose topology and noise are known.
 
@@ -68,8 +75,9 @@ def put_method_on(
         likelihood: what the outputs mean.
         noise: the source of randomness.
         noise_sd: s of every layer.
+        everywhere: see `compact_topology`.
     """
-    topology = compact_topology(compact.shape)
+    topology = compact_topology(compact.shape, everywhere)
     layers = {name: compact.get_submodule(name) for name in topology.layers}
     parts = Parts(compact, layers, {}, {}, topology, likelihood)
     for number, (name, layer) in enumerate(layers.items()):
@@ -79,11 +87,21 @@ def put_method_on(
         )  # fmt: skip
         put_on(layer, parts.posteriors[name])
     rate = method.embedding_drop()
-    if rate is not None:
+    if rate is not None and not everywhere:
         q = torch.full_like(parts.posteriors["embed"].drop[:, 0], rate)
         parts.node_masks["embedded"] = NodeMask(q, sampling=method.sampling, noise=noise, layer=len(layers))
         put_on(compact.embedded, parts.node_masks["embedded"])
     return Attached(parts, method, examples=examples, steps=steps, noise=noise)
+
+
+def own_noise(handle: Attached) -> Noise:
+    """The noise for a copy: keys of its own where the model has keys."""
+    return KeyedNoise(handle.noise.keys) if isinstance(handle.noise, KeyedNoise) else handle.noise
+
+
+def masks_everywhere(handle: Attached) -> bool:
+    """See `compact_topology`."""
+    return not handle.parts.topology.embeddings
 
 
 def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attached:
@@ -95,10 +113,10 @@ def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attach
         selection: which nodes these are.
     """
     old = handle.parts.posteriors
-    noise = KeyedNoise(handle.noise.keys) if isinstance(handle.noise, KeyedNoise) else handle.noise
     fresh = put_method_on(
         compact, handle.method, examples=handle.examples, steps=handle.planned_steps,
-        likelihood=handle.parts.likelihood, noise=noise, noise_sd={name: part.noise_sd for name, part in old.items()},
+        likelihood=handle.parts.likelihood, noise=own_noise(handle), everywhere=masks_everywhere(handle),
+        noise_sd={name: part.noise_sd for name, part in old.items()},
     )  # fmt: skip
     for name, part in fresh.parts.posteriors.items():
         rows, columns = selection.rows(name), selection.columns(name)

@@ -10,13 +10,17 @@ from torch import nn
 from ..methods import Attached, attached_to
 from ..methods.ising_rule import IsingRule
 from .shape import RESIDUAL, Shape, shape_of
+from .translate import ours
 
 
 def checked_handle(what: str, model: nn.Module) -> Attached:
-    """The method on a single `ViT` or `CompactViT` that was trained with it."""
+    """The method on a single vision transformer that was trained with it.
+
+    Where that is of another library, the method on a copy of ours; see `translate.py`.
+    """
     handle = attached_to(model)
     try:
-        shape_of(model)
+        shape = shape_of(model)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     if handle is None:
@@ -30,7 +34,18 @@ def checked_handle(what: str, model: nn.Module) -> Attached:
             f"{what}: this {type(model).__name__} was never trained: its method has counted no step; train it first, "
             "with method.step() after every step"
         )
-    return handle
+    try:
+        copied = attached_to(ours(model))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    assert copied is not None  # it is the model's own, or was copied with it
+    bare = [name for name in shape.wiring() if name not in copied.parts.posteriors]
+    if bare:
+        raise ValueError(
+            f"{what}: {bare[0]} carries no mask, since attach left it out, and all layers are ranked together; attach "
+            "to all of them"
+        )
+    return copied
 
 
 def check_posterior_speaks(what: str, handle: Attached, asked: str) -> None:
@@ -75,6 +90,7 @@ def check_not_frozen(what: str, model: nn.Module, shape: Shape, kinds: Iterable[
         for name, parameter in model.get_submodule(layer).named_parameters():
             if not parameter.requires_grad:
                 why = "residual channels" if RESIDUAL in cut else "its nodes"
+                layer = getattr(model, "origin", {}).get(layer, layer)
                 raise ValueError(
                     f"{what}: {layer}.{name} is frozen (requires_grad=False), and removing {why} would change it; "
                     f"unfreeze it, or leave it out with structures=(...)"

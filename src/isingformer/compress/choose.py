@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .gates import Gates
 from .selection import Node, Selection, by_head
 from .shape import RESIDUAL, Shape
 
 STRUCTURES = ("units", "channels", "slices", "heads", "residual")
 _OF_ATTENTION = ("channels", "slices", "heads")
+A_SCORE = 20.0
+"""Multiply-adds that the softmax of one score takes the time of, about: counts where a head goes whole."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ def checked_structures(structures: Sequence[str]) -> tuple[str, ...]:
     given = (structures,) if isinstance(structures, str) else tuple(structures)
     if not given or set(given) - set(STRUCTURES):
         raise ValueError(f"compress: structures must be some of {', '.join(STRUCTURES)}, got {structures!r}")
-    if len(set(given) & set(_OF_ATTENTION)) > 1:
-        raise ValueError(f"compress: attention is cut by one of {', '.join(_OF_ATTENTION)}, got {structures!r}")
+    if {"channels", "slices"} <= set(given):
+        raise ValueError(f"compress: heads are cut by channels or by slices, not by both, got {structures!r}")
     return given
 
 
@@ -47,39 +50,53 @@ def kinds_cut(shape: Shape, structures: Sequence[str]) -> list[str]:
 
 
 def candidates(
-    shape: Shape, structures: Sequence[str], worth: Mapping[str, Tensor], cost: Mapping[str, Tensor]
+    shape: Shape,
+    structures: Sequence[str],
+    worth: Mapping[str, Tensor],
+    cost: Mapping[str, Tensor],
+    gates: Gates | None = None,
+    macs: bool = False,
 ) -> list[Candidate]:
     """Everything that may go, what is worth least for its cost first.
 
     ``units``: hidden units. ``channels``: value channels and query-key channels, one at a time. ``slices``: of every
-    head of a block its least, then its second, third ... of both, so that all heads keep one width and attention stays
-    one product. ``heads``: whole heads. ``residual``: residual channels, all but the one that is worth most.
+    head of a block its least query-key channel, then its second, third ..., and likewise value channels, so that all
+    heads keep one width of each sort and attention stays one product. ``heads``: whole heads, beside one of these two
+    if both are given. ``residual``: residual channels, all but the one that is worth most.
 
     Args:
         shape: of the network.
         structures: some of these names.
         worth: of every node by kind.
         cost: likewise.
+        gates: what nodes are worth together, for `worth` that is of their gates; None: the sum.
+        macs: whether costs are multiply-adds; then a head that goes whole saves its softmax too.
     """
     groups: list[tuple[Node, ...]] = []
+    saved: dict[int, float] = {}
     for i, block in enumerate(shape.blocks):
         if "units" in structures:
             groups += [((f"blocks.{i}.mlp", unit),) for unit in range(block.mlp)]
-        heads = _by_worth(f"blocks.{i}.qk", block.qk, worth), _by_worth(f"blocks.{i}.value", block.value, worth)
-        every = [channels for kind in heads for channels in kind]
+        qk, value = _by_worth(f"blocks.{i}.qk", block.qk, worth), _by_worth(f"blocks.{i}.value", block.value, worth)
         if "channels" in structures:
-            groups += [(node,) for channels in every for node in channels]
+            groups += [(node,) for channels in (*qk, *value) for node in channels]
         if "heads" in structures:
-            groups += [(*qk, *value) for qk, value in zip(*heads, strict=True)]
+            for own_qk, own_value in zip(qk, value, strict=True):
+                saved[len(groups)] = macs * A_SCORE * shape.tokens * shape.compact().read(i)
+                groups.append((*own_qk, *own_value))
         if "slices" in structures:
-            groups += _slices(every)
+            groups += _slices(qk) + _slices(value)
     if "residual" in structures:
         best = int(worth[RESIDUAL].argmax())
         groups += [((RESIDUAL, channel),) for channel in range(shape.width) if channel != best]
     numbers = {kind: (worth[kind].tolist(), cost[kind].tolist()) for kind in shape.nodes()}
     found = [
-        Candidate(nodes, sum(numbers[kind][0][n] for kind, n in nodes), sum(numbers[kind][1][n] for kind, n in nodes))
-        for nodes in groups
+        Candidate(
+            nodes,
+            sum(numbers[kind][0][n] for kind, n in nodes) if gates is None else gates.together(nodes),
+            sum(numbers[kind][1][n] for kind, n in nodes) + saved.get(place, 0.0),
+        )
+        for place, nodes in enumerate(groups)
     ]
     return sorted(found, key=lambda one: one.worth / one.cost)
 

@@ -75,22 +75,41 @@ class CompactAttention(nn.Module):
     def __init__(self, width: int, block: BlockShape, head_size: int, first: bool = False) -> None:
         super().__init__()
         self.qk, self.value, self.scale, self.first = list(block.qk), list(block.value), head_size**-0.5, first
-        self.even = len({*self.qk, *self.value}) == 1
+        self.even = len({*self.qk}) == 1 and len({*self.value}) == 1 and self.qk[0] > 0
         self.qkv = nn.Linear(width, 2 * sum(self.qk) + sum(self.value))
         self.proj = nn.Linear(sum(self.value), width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
         """Tokens to tokens, or to the first of them."""
-        parts = self._projected(x)
         if self.even:
-            q, k, v = (
-                part.unflatten(-1, (len(self.value), -1)).transpose(-2, -3) for part in parts
-            )  # [B, heads, T, C]
-            mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(-2, -3).flatten(-2)
-            return self.proj(mixed)
+            return self.proj(self._mixed(*self._by_head(x)).transpose(1, 2).flatten(2))
+        parts = self._projected(x)
         heads = zip(*(part.split(n, -1) for part, n in zip(parts, self._widths(), strict=True)), strict=True)
         # One head after the other: torch's fused attention wants heads of one width, and padding costs more.
         return self.proj(torch.cat([self._head(*head) for head in heads], dim=-1))
+
+    def _by_head(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of heads of one width, each ``[B, heads, T, channels]``.
+
+        In few calls: for one image they cost more than the products. Torch's fused attention wants one width, and zeros
+        cost less than doing without it.
+        """
+        images, tokens, heads, lack = x.shape[0], x.shape[1], len(self.value), self.value[0] - self.qk[0]
+        if self.first:
+            q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in self._projected(x))
+            q, k = (F.pad(part, (0, lack)) for part in (q, k)) if lack > 0 else (q, k)
+        elif lack:
+            qk, v = self.qkv(x).split((2 * sum(self.qk), sum(self.value)), -1)
+            qk, v = qk.view(images, tokens, 2, heads, -1), v.view(images, tokens, heads, -1).transpose(1, 2)
+            q, k = (F.pad(qk, (0, lack)) if lack > 0 else qk).permute(2, 0, 3, 1, 4).unbind()
+        else:
+            q, k, v = self.qkv(x).view(images, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        return q, k, F.pad(v, (0, -lack)) if lack < 0 else v
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """softmax(q k' scale) v."""
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return mixed if v.shape[-1] == self.value[0] else mixed[..., : self.value[0]]
 
     def _widths(self) -> tuple[list[int], list[int], list[int]]:
         return self.qk, self.qk, self.value
@@ -168,8 +187,8 @@ class CompactViT(nn.Module):
 
 def _norm(shape: Shape, tokens: int) -> nn.Module:
     if shape.width == shape.full_width:
-        return nn.LayerNorm(shape.width)
-    return CompactNorm(shape.width, shape.full_width, tokens)
+        return nn.LayerNorm(shape.width, eps=shape.eps)
+    return CompactNorm(shape.width, shape.full_width, tokens, eps=shape.eps)
 
 
 def empty_compact(shape: Shape, like: Tensor) -> CompactViT:

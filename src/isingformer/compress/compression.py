@@ -15,11 +15,9 @@ from .choose import candidates, checked_structures, kinds_cut, least_removal, mo
 from .compact import CompactViT
 from .latency import latency_ms as measured_latency
 from .remove import remove
-from .scores import Score, dropped_share, node_costs, node_scores
+from .scores import Score, dropped_share, node_costs, node_gates, node_scores
 from .selection import Selection
 from .shape import Shape, shape_of
-
-DEFAULT_STRUCTURES = ("units", "channels")
 
 
 def compress(
@@ -28,7 +26,7 @@ def compress(
     weights: float | None = None,
     macs: float | None = None,
     latency_ms: float | None = None,
-    structures: Sequence[str] = DEFAULT_STRUCTURES,
+    structures: Sequence[str] | None = None,
     score: Score | None = None,
     images: Tensor | None = None,
     labels: Tensor | None = None,
@@ -43,12 +41,14 @@ def compress(
     posterior holds for dropped rather than kept: sum m^2 q > sum m^2 / 2 over its weights.
 
     Args:
-        model: a `ViT` that was trained with a method, or a `CompactViT` that kept one.
+        model: a `ViT` that was trained with a method, a `CompactViT` that kept one, or a ViT of transformers,
+            torchvision or timm that was trained with one; see `foreign.py`.
         weights: share of the weights to keep, in (0, 1).
         macs: share of the multiply-adds to keep, in (0, 1).
         latency_ms: how long a pass of the deterministic network may take on this machine, in milliseconds, at most.
-        structures: what may go: ``units`` of the MLPs; of attention ``channels``, ``slices`` or ``heads``; and
-            ``residual`` channels. See `candidates` in `choose.py`.
+        structures: what may go: ``units`` of the MLPs; of attention ``channels`` or ``slices``, and ``heads``; and
+            ``residual`` channels. See `candidates` in `choose.py`. None: units, slices and heads, since attention stays
+            fast that way; without a target units and channels, each by itself.
         score: what a node is worth, see `scores.py`; None: ``gate`` where there are images, else ``both``.
         images: images as the model reads them ``[N, C, H, W]``: removed nodes are replaced by their means over these
             instead of what their masks leave. Needed by ``gate``, and with `labels` by ``taylor``.
@@ -61,6 +61,7 @@ def compress(
     Raises:
         ValueError: the model or the target cannot be; nothing was changed.
     """
+    model = checked_handle("compress", model).model
     selection = plan(
         model, weights=weights, macs=macs, latency_ms=latency_ms, structures=structures, score=score, images=images,
         labels=labels, batch=batch, generator=generator,
@@ -74,7 +75,7 @@ def plan(
     weights: float | None = None,
     macs: float | None = None,
     latency_ms: float | None = None,
-    structures: Sequence[str] = DEFAULT_STRUCTURES,
+    structures: Sequence[str] | None = None,
     score: Score | None = None,
     images: Tensor | None = None,
     labels: Tensor | None = None,
@@ -83,13 +84,16 @@ def plan(
 ) -> Selection:
     """What `compress` would keep, with the same arguments; `remove` does the rest."""
     handle = checked_handle("compress", model)
-    model, shape, cut = handle.model, shape_of(model), checked_structures(structures)
+    cut = checked_structures(default_structures(weights, macs, latency_ms) if structures is None else structures)
+    model = handle.model
+    shape = shape_of(model)
     score = score or ("both" if images is None else "gate")
     _check_target(weights, macs, latency_ms)
     _check_images(shape, images, labels)
     check_not_frozen("compress", model, shape, kinds_cut(shape, cut))
-    worth = node_scores(handle, shape, score, images=images, labels=labels, generator=generator)
-    ranked = candidates(shape, cut, worth, node_costs(shape, macs=weights is None))
+    gates = node_gates(handle, shape, images) if score == "gate" else None
+    worth = node_scores(handle, shape, score, images=images, labels=labels, generator=generator, gates=gates)
+    ranked = candidates(shape, cut, worth, node_costs(shape, macs=weights is None), gates, macs=weights is None)
     everything = Selection.everything(shape)
     if weights is not None:
         aim = weights * shape.weights()
@@ -112,6 +116,11 @@ def plan(
         selection = more_dropped_than_kept(everything, ranked, *dropped_share(handle, shape))
     _notice(handle, selection)
     return selection
+
+
+def default_structures(*targets: float | None) -> tuple[str, ...]:
+    """What may go where the caller does not say, for these targets."""
+    return ("units", "channels") if all(target is None for target in targets) else ("units", "slices", "heads")
 
 
 def _check_target(weights: float | None, macs: float | None, latency: float | None) -> None:

@@ -33,6 +33,7 @@ from ..nn.noise import KeyedNoise
 from .compact import CompactAttention, CompactViT, empty_compact
 from .remove import expected_state
 from .shape import shape_of
+from .translate import ours
 
 Format = Literal["onnx", "torch"]
 SUFFIX: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
@@ -125,6 +126,7 @@ def probability_graph(
         raise ValueError(f"export: give mean and sd together, got mean={mean} and sd={sd}")
     if samples is not None and samples < 1:
         raise ValueError(f"export: samples must be a number of networks from 1 on, or None, got {samples}")
+    model = ours(model)
     shape, handle = shape_of(model), attached_to(model)
     if handle is None and samples is not None:
         raise ValueError(

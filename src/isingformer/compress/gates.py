@@ -12,21 +12,50 @@ where layers read them, residual channels everywhere at once; query-key channels
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..methods import Attached
 from ..nn.masked import in_eval_mode
+from .selection import Node
 from .shape import Shape
 
 IMAGES, CHUNK = 1024, 128
 """How many images are looked at, at most, and how many at once."""
 
 
-def gate_evidence(handle: Attached, shape: Shape, images: Tensor) -> dict[str, Tensor]:
-    """N h / 2 of every node's gate, float64 ``[nodes]`` by kind.
+@dataclass(frozen=True)
+class Gates:
+    """What the log-likelihood loses when gates close."""
+
+    alone: Mapping[str, Tensor]
+    """N h / 2 of every node's own gate, float64 ``[nodes]`` by kind."""
+    pairs: Mapping[str, Tensor]
+    """For the channels of attention, of which several close together, of every pair of them, ``[nodes, nodes]``."""
+
+    def together(self, nodes: Sequence[Node]) -> float:
+        """N h / 2 of one gate on several nodes; what is between nodes of different kinds is left out.
+
+        Where all go that a head passes on, its queries and keys have nothing left to say, so that they do not count.
+        """
+        kinds: dict[str, list[int]] = {}
+        for kind, number in nodes:
+            kinds.setdefault(kind, []).append(number)
+        total = 0.0
+        for kind, numbers in kinds.items():
+            if kind.endswith(".qk") and kind.removesuffix("qk") + "value" in kinds:
+                continue
+            pairs = self.pairs.get(kind)
+            own = self.alone[kind][numbers] if pairs is None else pairs[numbers][:, numbers]
+            total += float(own.sum())
+        return total
+
+
+def gate_evidence(handle: Attached, shape: Shape, images: Tensor) -> Gates:
+    """N h / 2 of every gate.
 
     Args:
         handle: on the model; its likelihood must be over classes.
@@ -37,24 +66,34 @@ def gate_evidence(handle: Attached, shape: Shape, images: Tensor) -> dict[str, T
     if kind.name not in ("softmax", "binary"):
         raise ValueError(f"compress: score='gate' sums over classes, and {kind.name!r} has none; use score='both'")
     images = images[:IMAGES]
-    total = {name: torch.zeros(size, dtype=torch.float64) for name, size in shape.nodes().items()}
+    alone = {name: torch.zeros(size, dtype=torch.float64) for name, size in shape.nodes().items()}
+    pairs = {
+        name: torch.zeros(size, size, dtype=torch.float64)
+        for name, size in shape.nodes().items()
+        if name.endswith((".qk", ".value"))
+    }
     with _Watched(handle.model, shape) as watched, in_eval_mode(handle.model):
         centres = watched.means(images)
         for chunk in images.split(CHUNK):
             with torch.enable_grad():
                 outputs = handle.model(chunk)
-                seen = watched.seen
                 probs = kind.probabilities(outputs.detach())  # [B, classes]
                 for y in range(probs.shape[-1]):
                     nll = kind.nll(outputs, torch.full((len(chunk),), y, device=chunk.device)).sum()
-                    grads = torch.autograd.grad(nll, list(seen.values()), retain_graph=y + 1 < probs.shape[-1])
+                    grads = torch.autograd.grad(nll, list(watched.seen.values()), retain_graph=y + 1 < probs.shape[-1])
                     slopes: dict[str, Tensor] = {}
-                    for (node, x), grad in zip(seen.items(), grads, strict=True):
+                    for (node, x), grad in zip(watched.seen.items(), grads, strict=True):
                         slope = ((x.detach() - centres[node]) * grad).flatten(1, -2).sum(1)  # [B, nodes]
                         slopes[node[0]] = slopes.get(node[0], 0) + slope
                     for name, slope in slopes.items():
-                        total[name] += (probs[:, y].double() @ slope.double().square()).cpu()
-    return {name: 0.5 * handle.examples * h / len(images) for name, h in total.items()}
+                        weighted = slope.double() * probs[:, y, None].double().sqrt()
+                        alone[name] += weighted.square().sum(0).cpu()
+                        if name in pairs:
+                            pairs[name] += (weighted.T @ weighted).cpu()
+    scale = 0.5 * handle.examples / len(images)
+    return Gates(
+        {name: scale * total for name, total in alone.items()}, {name: scale * total for name, total in pairs.items()}
+    )
 
 
 class _Watched:

@@ -26,7 +26,7 @@ def latency_ms(model: nn.Module, *, batch: int = 1, passes: int = PASSES) -> flo
     """
     if batch < 1 or passes < 1:
         raise ValueError(f"latency_ms: batch and passes must be 1 or more, got {batch} and {passes}")
-    shape, like = shape_of(model), model.get_parameter("head.weight")
+    shape, like = shape_of(model), next(model.parameters())
     x = torch.zeros(batch, shape.channels, shape.image_size, shape.image_size, device=like.device, dtype=like.dtype)
     times = []
     with in_eval_mode(model):

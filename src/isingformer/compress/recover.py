@@ -7,6 +7,8 @@ a = `distil` where there is a teacher, else 0; kl() where the network kept its m
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from ..curvature.likelihood import Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
 from ..data import Images
 from ..methods import Attached, attached_to
+from ..nn.vit import ViT
 from ..predict import predict
 from ..train.batches import Batches, derived_seed
 from ..train.loop import Diverged, adamw
@@ -23,10 +26,11 @@ from .compact import CompactViT
 from .shape import shape_of
 
 WARM_UP, CLIP = 0.1, 1.0
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def recover(
-    model: CompactViT,
+    model: Network,
     images: Tensor,
     labels: Tensor,
     *,
@@ -39,15 +43,16 @@ def recover(
     weight_decay: float = 0.05,
     batch: int = 128,
     likelihood: str = "softmax",
+    keep_zeros: bool = False,
     seed: int = 0,
-) -> CompactViT:
-    """Fine-tune a compact network in place, by AdamW with a rise and a cosine of the learning rate.
+) -> Network:
+    """Fine-tune a smaller network in place, by AdamW with a rise and a cosine of the learning rate.
 
     A network that kept its method goes on being trained with it: passes are drawn, kl() is in the loss, q goes on being
     swept. torch's default generators are used and left as they were.
 
     Args:
-        model: what `compress` gave.
+        model: what `compress` or `sparsify` gave.
         images: ``[N, C, H, W]`` as the network reads them: standardised.
         labels: ``[N]``.
         epochs: passes over the images; give these or `steps`.
@@ -59,6 +64,7 @@ def recover(
         weight_decay: on the matrices of the linear layers alone.
         batch: images a step.
         likelihood: what the outputs mean, where the network has no method to say it.
+        keep_zeros: weights of linear layers that are 0 stay 0, for what `sparsify` gave.
         seed: of the batches' order, of the drawn networks and of the teacher's.
 
     Returns:
@@ -79,12 +85,15 @@ def recover(
         device=like.device,
     )  # fmt: skip
     total = _steps(epochs, steps, batches.per_epoch)
-    optimizer = adamw(*_groups(model), lr, weight_decay)
+    on_gpu = like.device.type == "cuda"
+    # A GPU is given its learning rate in a tensor, and is asked only at the end whether a loss was no number.
+    optimizer = adamw(*_groups(model), torch.tensor(lr, device=like.device) if on_gpu else lr, weight_decay)
+    kept = [(layer.weight, layer.weight.detach() != 0) for layer in _layers(model)] if keep_zeros else []
+    first_bad = torch.full((), -1, device=like.device)
     with torch.random.fork_rng([like.device] if like.device.type == "cuda" else []):
         for step in range(total):
             torch.manual_seed(derived_seed(seed, "noise", step))
-            for group in optimizer.param_groups:
-                group["lr"] = lr * schedule(step, steps=total, warmup=WARM_UP)
+            _set_rate(optimizer, lr * schedule(step, steps=total, warmup=WARM_UP))
             model.train()
             x, y = batches(step)
             outputs = model(x.to(like.dtype))
@@ -92,15 +101,33 @@ def recover(
             if soft is not None:
                 rows = batches.rows(step).to(like.device)
                 loss = (1 - distil) * loss + distil * _cross_entropy(kind, outputs, soft[rows])
-            _one_step(loss, optimizer, model, handle, y, step)
+            first_bad = torch.where((first_bad < 0) & ~loss.detach().isfinite(), step, first_bad)
+            if not on_gpu or step + 1 == total:
+                _check_finite(first_bad)
+            _one_step(loss, optimizer, model, handle, y)
+            with torch.no_grad():
+                for weight, mask in kept:
+                    weight.mul_(mask)
     return model.eval()
 
 
-def _one_step(
-    loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module, handle: Attached | None, y: Tensor, step: int
-) -> None:
-    if not bool(loss.isfinite()):
+def _check_finite(first_bad: Tensor) -> None:
+    step = int(first_bad)
+    if step >= 0:
         raise Diverged(f"recover: the loss turned NaN or infinite at step {step + 1}; try a lower learning rate")
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def _one_step(
+    loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module, handle: Attached | None, y: Tensor
+) -> None:
     (loss if handle is None else loss + handle.kl()).backward()
     nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
@@ -110,8 +137,8 @@ def _one_step(
 
 
 def _check(model: nn.Module, images: Tensor, labels: Tensor, teacher: nn.Module | None, distil: float) -> None:
-    if not isinstance(model, CompactViT):
-        raise ValueError(f"recover: expected a CompactViT from compress, got {type(model).__name__}")
+    if not isinstance(model, CompactViT) and (not isinstance(model, ViT) or attached_to(model) is not None):
+        raise ValueError(f"recover: expected a network from compress or sparsify, got {type(model).__name__}")
     shape = shape_of(model)
     size = [shape.channels, shape.image_size, shape.image_size]
     if images.dim() != 4 or list(images.shape[1:]) != size or labels.shape != images.shape[:1] or not len(labels):
@@ -137,9 +164,13 @@ def _steps(epochs: int | None, steps: int | None, per_epoch: int) -> int:
     return asked * (per_epoch if steps is None else 1)
 
 
+def _layers(model: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+
+
 def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The matrices of the linear layers, and the other parameters."""
-    matrices = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)}
+    matrices = {id(layer.weight) for layer in _layers(model)}
     parameters = list(model.parameters())
     return [p for p in parameters if id(p) in matrices], [p for p in parameters if id(p) not in matrices]
 

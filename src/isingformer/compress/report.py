@@ -21,6 +21,7 @@ from .latency import latency_ms
 from .remove import expected_state
 from .shape import count_macs, count_weights
 from .sparse import plain_copy
+from .translate import ours
 
 CHUNK = 512
 
@@ -105,6 +106,7 @@ def compression_report(
             f"compression_report: images have shape {list(images.shape)} and labels {list(labels.shape)}; expected "
             "[N, C, H, W] and [N], with N above 0"
         )
+    before, after = ours(before), ours(after)
     handle = attached_to(before)
     kind = likelihood or (handle.parts.likelihood.name if handle is not None else "softmax")
     standings = [_standing(model, images, labels, samples, seed, kind) for model in (before, after)]

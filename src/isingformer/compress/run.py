@@ -32,7 +32,7 @@ from ..train.device import threads, threads_for
 from ..train.folder import RunFolder, versions
 from .carry import put_method_on
 from .compact import CompactViT
-from .compression import DEFAULT_STRUCTURES, compress
+from .compression import compress, default_structures
 from .export import SUFFIX, Format, check_format, export
 from .recover import recover
 from .report import CompressionReport, compression_report
@@ -40,7 +40,6 @@ from .scores import Score
 from .storage import INDEX, load_compact, save_compact
 
 REPORT = "compression.json"
-FAST_STRUCTURES = ("units", "slices")
 IMAGES = 1024
 """Training images that nodes are judged on and replaced by the means of, at most."""
 
@@ -120,8 +119,7 @@ def compress_run(
         weights: as `compress` takes it, as are the next five.
         macs: likewise.
         latency_ms: likewise.
-        structures: likewise; None: ``units`` and ``channels``, and for `latency_ms` ``slices`` instead of these, since
-            heads of one width are faster.
+        structures: likewise.
         score: likewise; None: ``gate``, on training images.
         bayesian: likewise.
         batch: images a timed pass, for `latency_ms` and for the report.
@@ -141,7 +139,7 @@ def compress_run(
         check_format(export_as)
     if distil and not epochs:
         raise ValueError("compress: distilling happens while recovering; give epochs to recover over")
-    structures = structures or (DEFAULT_STRUCTURES if latency_ms is None else FAST_STRUCTURES)
+    structures = structures or default_structures(weights, macs, latency_ms)
     sample = training_images(run)
     some = subset(sample, min(IMAGES, len(sample)), seed=seed)
     test = run.data().test

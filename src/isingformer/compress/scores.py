@@ -25,7 +25,7 @@ from ..ising import evidence
 from ..methods import Attached
 from ..nn.masked import expected_network
 from .checks import check_posterior_speaks
-from .gates import gate_evidence
+from .gates import Gates, gate_evidence
 from .selection import by_node
 from .shape import Shape
 
@@ -114,7 +114,7 @@ def weight_scores(
 
 def node_scores(
     handle: Attached, shape: Shape, score: str, *, images: Tensor | None = None, labels: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | None = None, gates: Gates | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """What every node is worth, float64 ``[nodes]`` by kind.
 
@@ -125,11 +125,10 @@ def node_scores(
         images: as `weight_scores` takes them.
         labels: likewise.
         generator: where ``random`` draws from, on the CPU; None: torch's default generator.
+        gates: what ``gate`` would measure, where that is known already.
     """
     if score == "gate":
-        if images is None:
-            raise ValueError("compress: score='gate' needs images to measure on; give some of the training images")
-        return gate_evidence(handle, shape, images)
+        return dict((gates or node_gates(handle, shape, images)).alone)
     if score != "random":
         return by_node(weight_scores(handle, score, images=images, labels=labels), shape)
     # A node's worth must not be drawn by its cost: what counts later is worth by cost.
@@ -138,6 +137,13 @@ def node_scores(
         kind: torch.rand(size, dtype=torch.float64, generator=generator) * costs[kind]
         for kind, size in shape.nodes().items()
     }
+
+
+def node_gates(handle: Attached, shape: Shape, images: Tensor | None) -> Gates:
+    """What nodes are worth as ``gate`` has it, alone and together; arguments as `node_scores` takes them."""
+    if images is None:
+        raise ValueError("compress: score='gate' needs images to measure on; give some of the training images")
+    return gate_evidence(handle, shape, images)
 
 
 def node_costs(shape: Shape, *, macs: bool = False) -> dict[str, Tensor]:

@@ -49,6 +49,8 @@ class Shape:
     blocks: tuple[BlockShape, ...]
     every_token: bool = False
     """Whether the last block works on all tokens although the head reads the class token alone, as a `ViT` does."""
+    eps: float = 1e-5
+    """What the norms add to a variance."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
@@ -142,13 +144,21 @@ class Shape:
 
 
 def shape_of(model: nn.Module) -> Shape:
-    """The shape of a `ViT` or a `CompactViT`."""
+    """The shape of a `ViT`, a `CompactViT` or a vision transformer of another library that `foreign.py` knows."""
+    from .foreign import read_foreign  # which needs this file
+
     model = getattr(model, "_orig_mod", model)
     own = getattr(model, "shape", None)
     if isinstance(own, Shape):
         return own
     if not isinstance(model, ViT):
-        raise ValueError(f"expected a ViT or a CompactViT, got {type(model).__name__}; give one of these")
+        found = read_foreign(model)
+        if found is None:
+            raise ValueError(
+                f"expected a ViT or a CompactViT, got {type(model).__name__}; give one of these, or a ViT of "
+                "transformers, torchvision or timm"
+            )
+        return found.shape
     if model.replicas is not None:
         raise ValueError(f"expected a single ViT, got a stack of {model.replicas}; take one out with unstack first")
     config: Mapping[str, Any] = model.config

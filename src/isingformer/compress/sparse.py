@@ -94,7 +94,8 @@ def sparsify(model: nn.Module, masks: Mapping[str, Tensor]) -> ViT | CompactViT:
         masks: by layer, from one of the functions above; layers that are not named keep all weights.
     """
     handle = checked_handle("sparsify", model)
-    model, shape, state = handle.model, shape_of(model), expected_state(handle)
+    model, state = handle.model, expected_state(handle)
+    shape = shape_of(model)
     for name, mask in masks.items():
         weight = state.get(f"{name}.weight")
         if name not in handle.parts.posteriors or weight is None or mask.shape != weight.shape:

@@ -22,7 +22,7 @@ from .._version import __version__
 from ..curvature.likelihood import Gaussian, likelihood
 from ..methods import Attached, attached_to, named_method
 from ..nn.noise import KeyedNoise, Noise, TorchNoise
-from .carry import put_method_on
+from .carry import masks_everywhere, put_method_on
 from .compact import CompactViT, empty_compact
 from .shape import Shape
 
@@ -89,6 +89,7 @@ def _described(handle: Attached) -> dict[str, Any]:
         "likelihood": kind.name,
         "variance": kind.variance if isinstance(kind, Gaussian) else None,
         "noise_sd": {name: part.noise_sd for name, part in handle.parts.posteriors.items()},
+        "everywhere": masks_everywhere(handle),
     }
 
 
@@ -96,7 +97,7 @@ def _put_back(compact: CompactViT, about: dict[str, Any], state: dict[str, Tenso
     noise: Noise = KeyedNoise(state["noise.keys"]) if "noise.keys" in state else TorchNoise()
     handle = put_method_on(
         compact, named_method(about["name"], settings=about["settings"]), examples=about["examples"],
-        steps=about["steps"], noise=noise, noise_sd=about["noise_sd"],
+        steps=about["steps"], noise=noise, noise_sd=about["noise_sd"], everywhere=about.get("everywhere", False),
         likelihood=likelihood(about["likelihood"]) if about["variance"] is None else Gaussian(about["variance"]),
     )  # fmt: skip
     handle.load_state_dict(state)
