@@ -18,14 +18,19 @@ SMALLEST_VARIANCE = 1e-20
 """Below it the square root's slope explodes; a variance that small is none."""
 
 
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    # Where a function returns what a cast left as it was, torch 2.11's compiler loses the gradient that comes back.
+    return value if value.dtype == dtype else value.to(dtype)  # under a GPU's autocast rsqrt gives float32
+
+
 class _LocalNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
         total = plain_linear(x.square(), variance, None)
         at_least = total.clamp_min(SMALLEST_VARIANCE)
         by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
-        ctx.save_for_backward(x, variance, torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0))
-        return by_sd * at_least
+        ctx.save_for_backward(x, variance, _cast(torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0), eps.dtype))
+        return _cast(by_sd * at_least, eps.dtype)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -53,6 +58,4 @@ def local_noise(x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device)
         x, variance = x.to(dtype), variance.to(dtype)
-    # Cast here and not inside: where a function returns what a cast left as it was, torch 2.11's compiler loses the
-    # gradient that comes back.
     return _LocalNoise.apply(x, variance, eps.to(x.dtype))
