@@ -106,7 +106,7 @@ def test_pick_turn_blur_cover_and_grow(opened, run):
     same(page, run, test.x[third], passes=9)
     assert page.locator("#cover [aria-pressed=true]").count() == 0
     said = page.get_by_role("status").text_content()
-    assert re.fullmatch(r"\d [\d.]+ \([\d.]+ to [\d.]+\), T = 9", said)
+    assert re.fullmatch(r"\d: [\d.]+ \([\d.]+ to [\d.]+\), T = 9", said)
 
 
 def test_the_maps_follow_the_class_that_is_traced(opened, run):
