@@ -147,4 +147,3 @@ def class_names(classes: Sequence[str] | None, count: int) -> list[str]:
     if classes is not None and len(classes) != count:
         raise ValueError(f"explain: classes must be {count} names, as the model has, got {len(classes)}")
     return [str(name) for name in (classes if classes is not None else range(count))]
-
