@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -57,7 +58,9 @@ def test_the_whole_of_a_model(attached):
     assert found.masks == weights and found.entropy == pytest.approx((weights - 24) * math.log(2))
     assert found.probable.weights == 24 and found.probable.heads == 0  # at exactly 1/2 a weight is not kept
     assert len(found.drawn.weights.samples) == 7
-    assert found.image_of_pixels().shape == (1, 4, 4)
+    drawn = dataclasses.replace(found, pixels=torch.tensor([[[0.1, 0.2], [0.3, 0.4]]])).image_of_pixels()
+    top, bottom = [0.1, 0.2, 0.1, 0.2], [0.3, 0.4, 0.3, 0.4]  # four patches of two by two pixels
+    assert torch.equal(drawn, torch.tensor([[top, bottom, top, bottom]]))
 
 
 def test_node_dropout_has_one_mask_a_node(tiny):

@@ -117,6 +117,10 @@ def test_the_strips_of_training_show_what_was_kept(found, model):
     assert colours.shape == (6, 8, 3)  # two frames of 3 classes by 8 channels, one above the other
     assert colours[0, 0].tolist() == painted(torch.ones(1, 1), 0.0, 1.0)[0, 0, :3].tolist()
     assert colours[5, 7].tolist() == painted(torch.zeros(1, 1), 0.0, 1.0)[0, 0, :3].tolist()
+    with Image.open(io.BytesIO(base64.b64decode(view["course"]["uri"].split(",")[1]))) as course:
+        means = np.asarray(course.convert("RGB"))
+    assert np.array_equal(means, painted(torch.tensor([[1.0, 0.0]] * 10), 0.0, 1.0)[..., :3])  # ten layers, two steps
+    assert view["course"]["layers"][:3] == ["embedding", "block 1 qkv", "block 1 proj"] and view["steps"] == [0, 0]
 
 
 def test_a_history_of_another_model_is_refused(found, tiny):

@@ -189,7 +189,7 @@ def test_what_the_server_refuses_is_said_on_the_page(browser, shared_server, tmp
     page.goto(shared_server.url)
     page.get_by_role("tab", name="Upload").click()
     page.get_by_label("Choose an image file").set_input_files(text)
-    page.get_by_role("alert").get_by_text("the image is no image that can be read; expected PNG, JPEG").wait_for()
+    page.get_by_role("alert").get_by_text("the file is no image that can be read; expected PNG, JPEG").wait_for()
     page.get_by_role("tab", name="Pick").click()
     page.locator("#told").wait_for(state="hidden")
     context.close()

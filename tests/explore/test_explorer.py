@@ -101,9 +101,9 @@ def test_images_that_cannot_be_read_are_refused_in_a_line(explorer, monkeypatch)
     whole = file_of(np.zeros((40, 40), np.uint8))
     monkeypatch.setattr(module, "MOST_PIXELS", 40 * 40 - 1)
     for content, message in (
-        (b"", "the image is empty"),
-        (b"<svg></svg>", "the image is no image that can be read; expected PNG, JPEG"),
-        (whole, "the image is 40 x 40, too large; expected at most 1,599 pixels"),
+        (b"", "the file is empty"),
+        (b"<svg></svg>", "the file is no image that can be read; expected PNG, JPEG"),
+        (whole, "the file is 40 x 40, too large; expected at most 1,599 pixels"),
         (file_of(np.random.default_rng(0).integers(0, 256, (20, 20), np.uint8))[:200], "damaged or cut short"),
         (file_of(np.zeros((4, 4), np.uint16)), "has mode I;16; expected 8-bit"),
     ):

@@ -108,7 +108,7 @@ class Explorer:
                 self._kept.popitem(last=False)
             return changed, growing.upto(question.passes, question.target)
 
-    def fitted(self, content: bytes, name: str = "the image") -> tuple[Tensor, str]:
+    def fitted(self, content: bytes, name: str = "the file") -> tuple[Tensor, str]:
         """What an image file holds as the run reads it, ``[C, H, W]`` uint8, and what it was, in words.
 
         It is scaled until it covers the run's size, and cropped to its centre; of an animation, the first picture.
