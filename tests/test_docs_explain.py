@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from isingformer.cli import build_parser
+from isingformer.explain.bottlenecks import FLAGGED
 from isingformer.explain.traces import Way
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,6 +76,10 @@ def test_the_default_is_what_the_rule_chose():
     assert fitting[0] == RESULTS["chosen"] == f"{Way.steps} points"  # they are in the order of their cost
     assert f"at\nmost {close} below the largest" in PAGE and f"on {RESULTS['settings']['images']} test images" in PAGE
     assert f"{RESULTS['settings']['images']} for every seed" in PAGE and len(RESULTS["accuracy"]) == 3
+
+
+def test_what_is_called_over_regularised_is_so():
+    assert f"mean `q` is more than {FLAGGED} higher" in PAGE
 
 
 def test_what_is_said_of_the_time_is_so():

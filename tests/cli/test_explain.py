@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import isingformer as isf
+from isingformer.cli import explain as cli_explain
 
 
 def test_it_writes_a_page_and_says_what_python_says(done, trained, files, tmp_path):
@@ -59,6 +60,24 @@ def test_wrong_input_is_one_line(command, trained, files, tmp_path, more, said):
     found = command("explain", trained, files[0], "--out", tmp_path / "page", *more)
     assert found.code == 2 and said in found.err and len(found.err.strip().splitlines()) == 1
     assert not (tmp_path / "page").exists()
+
+
+def test_a_compressed_run_is_refused(command, trained, files, tmp_path):
+    shutil.copytree(trained, tmp_path / "small")
+    about = json.loads((tmp_path / "small" / "run.json").read_text(encoding="utf-8"))
+    (tmp_path / "small" / "run.json").write_text(json.dumps(about | {"compressed": {"bayesian": True}}))
+    found = command("explain", tmp_path / "small", files[0], "--out", tmp_path / "page")
+    assert found.code == 2 and "small is compressed" in found.err and len(found.err.strip().splitlines()) == 1
+
+
+def test_that_the_bottlenecks_were_not_found_is_said(command, trained, files, tmp_path, monkeypatch):
+    def unsettled(model):
+        raise ArithmeticError("the sweep does not settle")
+
+    monkeypatch.setattr(cli_explain, "bottlenecks", unsettled)
+    found = command("explain", trained, files[0], "--out", tmp_path / "page", "--samples", "2")
+    assert found.code == 0 and found.err == "the page has no table of bottlenecks: the sweep does not settle\n"
+    assert "one-way" not in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
 def test_too_many_images_are_refused(command, trained, files, tmp_path):

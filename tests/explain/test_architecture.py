@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -57,7 +58,9 @@ def test_the_whole_of_a_model(attached):
     assert found.masks == weights and found.entropy == pytest.approx((weights - 24) * math.log(2))
     assert found.probable.weights == 24 and found.probable.heads == 0  # at exactly 1/2 a weight is not kept
     assert len(found.drawn.weights.samples) == 7
-    assert found.image_of_pixels().shape == (1, 4, 4)
+    drawn = dataclasses.replace(found, pixels=torch.tensor([[[0.1, 0.2], [0.3, 0.4]]])).image_of_pixels()
+    top, bottom = [0.1, 0.2, 0.1, 0.2], [0.3, 0.4, 0.3, 0.4]  # four patches of two by two pixels
+    assert torch.equal(drawn, torch.tensor([[top, bottom, top, bottom]]))
 
 
 def test_node_dropout_has_one_mask_a_node(tiny):
@@ -90,6 +93,28 @@ def test_tables_print(attached):
     low, high = found.drawn.macs.interval(0.8)
     assert counts.rows[2] == ("multiply-adds", found.full.macs, found.probable.macs, float(found.drawn.macs.mean),
                               float(low), float(high))  # fmt: skip
+
+
+def test_the_posterior_of_weights_by_hand(attached):
+    with torch.no_grad():
+        for layer in (attached.head, attached.embed):
+            layer.weight.zero_()
+        attached.head.weight[1, 2] = -3.0
+        attached.head.weight[2, 0] = 2.9
+        attached.embed.weight[7, 3] = 2.0
+    attached.head.posterior.drop.fill_(0.2)
+    attached.head.posterior.noise_sd = attached.embed.posterior.noise_sd = 0.0
+    attached.embed.posterior.drop.fill_(0.04)  # too little for a central interval of 90% to reach 0
+    found = architecture(attached, samples=2)
+    rows = {row[0]: row[1:] for row in found.weight_table(0.9).rows}
+    assert list(rows) == list(anatomy(attached).layers)
+    # sqrt(q (1 - q)) |m| of two of 24 weights, the others are 0; kept with 0.8, so the upper end is the spike
+    sd, place, mean, low, high, keep = rows["head"]
+    assert (sd, place, keep) == (pytest.approx(0.4 * 5.9 / 24), "3 → 2", pytest.approx(0.8))
+    assert (mean, low, high) == pytest.approx((-2.4, -3.0, 0.0), abs=1e-6)
+    assert rows["embed"][1:] == ("4 → 8", *(pytest.approx(value, abs=1e-6) for value in (1.92, 2.0, 2.0, 0.96)))
+    attached.head.weight.data.zero_()
+    assert float(found.weights["head"].location[1, 2]) == -3.0  # what was found stays
 
 
 def test_a_model_without_a_method_is_refused(tiny):

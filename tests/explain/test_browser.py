@@ -82,6 +82,15 @@ def test_a_map_lies_over_its_image(opened):
     assert all(abs(base[key] - heat[key]) <= 1 for key in ("x", "y", "width", "height"))
 
 
+def test_rows_keep_their_names_when_a_table_is_scrolled(opened):
+    page = opened(PHONE)
+    table = page.get_by_role("group", name="Layers", exact=True)
+    name, last = table.locator("tbody th").first, table.locator("tbody tr").first.locator("td").last
+    before = name.bounding_box()["x"], last.bounding_box()["x"]
+    table.evaluate("element => { element.scrollLeft = 120 }")
+    assert name.bounding_box()["x"] == before[0] and last.bounding_box()["x"] < before[1] - 50
+
+
 def test_the_colours_can_be_made_weaker(opened):
     page = opened()
     heat = page.locator("#images .tiles .heat").first

@@ -57,9 +57,22 @@ def test_the_numbers_of_an_image_are_those_of_the_arrays(found):
     assert view["classes"][0]["reach"] == pytest.approx(100 * float((high - low)[1, order[0]]), abs=0.006)
     assert view["attention"][0]["ends"][1] == f"{float(found.attention.rollout.mean[1].max()):.3g}"
     entropy = found.attention.entropy
-    assert view["heads"]["blocks"][1][0]["entropy"] == (
+    assert view["heads"]["views"][0]["blocks"][1][0]["caption"] == (
         f"{float(entropy.mean[1, 1, 0]):.2f} ± {float(entropy.sd[1, 1, 0]):.2f}"
     )
+
+
+def test_the_spread_of_heads_by_hand(found):
+    samples = torch.zeros(2, 2, 2, 2, 4)  # two networks, images, blocks, heads; four patches
+    samples[0, 1, 1, 0], samples[1, 1, 1, 0] = torch.tensor([[0.5, 0.5, 0, 0], [0.1, 0.5, 0.4, 0]])
+    attention = dataclasses.replace(found.attention, heads=Spread(samples))
+    mean, sd = image_view(dataclasses.replace(found, attention=attention), 1, "two", None)["heads"]["views"]
+    assert mean["ends"] == ("0", "0.5")  # the second patch, under both networks
+    assert sd["ends"] == ("0", "0.283")  # of 0.5 and 0.1, and of 0 and 0.4: 0.4 / sqrt(2)
+    assert [[head["caption"] for head in row] for row in sd["blocks"]] == [["up to 0"] * 2, ["up to 0.283", "up to 0"]]
+    with Image.open(io.BytesIO(base64.b64decode(sd["blocks"][1][0]["uri"].split(",")[1]))) as drawn:
+        colours = np.asarray(drawn.convert("RGB"))
+    assert np.array_equal(colours, painted(torch.tensor([[1.0, 0], [1, 0]]), 0.0, 1.0)[..., :3])
 
 
 def test_sure_patches_are_counted_by_side(found):
@@ -87,7 +100,7 @@ def test_the_numbers_of_the_network_are_those_of_the_arrays(found):
 def test_every_picture_has_words(found):
     text = html.unescape(found.html())
     alts = re.findall(r"<img class=\"heat\"[^>]*alt=\"([^\"]*)\"", text)
-    assert len(alts) == 2 * (6 + 4) and all(len(alt) > 20 for alt in alts)
+    assert len(alts) == 2 * (6 + 2 * 4) and all(len(alt) > 20 for alt in alts)
 
 
 def test_the_strips_of_training_show_what_was_kept(found, model):
@@ -104,6 +117,10 @@ def test_the_strips_of_training_show_what_was_kept(found, model):
     assert colours.shape == (6, 8, 3)  # two frames of 3 classes by 8 channels, one above the other
     assert colours[0, 0].tolist() == painted(torch.ones(1, 1), 0.0, 1.0)[0, 0, :3].tolist()
     assert colours[5, 7].tolist() == painted(torch.zeros(1, 1), 0.0, 1.0)[0, 0, :3].tolist()
+    with Image.open(io.BytesIO(base64.b64decode(view["course"]["uri"].split(",")[1]))) as course:
+        means = np.asarray(course.convert("RGB"))
+    assert np.array_equal(means, painted(torch.tensor([[1.0, 0.0]] * 10), 0.0, 1.0)[..., :3])  # ten layers, two steps
+    assert view["course"]["layers"][:3] == ["embedding", "block 1 qkv", "block 1 proj"] and view["steps"] == [0, 0]
 
 
 def test_a_history_of_another_model_is_refused(found, tiny):

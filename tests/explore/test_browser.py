@@ -106,7 +106,7 @@ def test_pick_turn_blur_cover_and_grow(opened, run):
     same(page, run, test.x[third], passes=9)
     assert page.locator("#cover [aria-pressed=true]").count() == 0
     said = page.get_by_role("status").text_content()
-    assert re.fullmatch(r"\d [\d.]+ \([\d.]+ to [\d.]+\), T = 9", said)
+    assert re.fullmatch(r"\d: [\d.]+ \([\d.]+ to [\d.]+\), T = 9", said)
 
 
 def test_the_maps_follow_the_class_that_is_traced(opened, run):
@@ -189,7 +189,7 @@ def test_what_the_server_refuses_is_said_on_the_page(browser, shared_server, tmp
     page.goto(shared_server.url)
     page.get_by_role("tab", name="Upload").click()
     page.get_by_label("Choose an image file").set_input_files(text)
-    page.get_by_role("alert").get_by_text("the image is no image that can be read; expected PNG, JPEG").wait_for()
+    page.get_by_role("alert").get_by_text("the file is no image that can be read; expected PNG, JPEG").wait_for()
     page.get_by_role("tab", name="Pick").click()
     page.locator("#told").wait_for(state="hidden")
     context.close()

@@ -34,7 +34,9 @@ def test_an_answer_is_what_predict_and_explain_say_of_the_changed_image(run, exp
     changed = Edits(20, 0.5, (0, 7)).apply(
         run.data().test.x[3], side=2, fill=torch.tensor(run.about["data"]["mean"]).round()
     )
-    same = run.predict(changed[None], samples=6, seed=0)
+    inputs = run.inputs(changed[None])
+    inputs[:, :, :2, :2] = inputs[:, :, 2:4, 6:] = 0.0  # hidden is exactly the training mean, not its nearest pixel
+    same = isf.predict(run.model, inputs, samples=6, generator=torch.Generator().manual_seed(0))
     low, high = same.interval(0.9)
     assert [float(row["mean"]) for row in answer["bars"]] == pytest.approx(same.probs[0].tolist(), abs=6e-4)
     assert [row["left"] for row in answer["bars"]] == pytest.approx((100 * low[0]).tolist(), abs=0.01)
@@ -44,7 +46,7 @@ def test_an_answer_is_what_predict_and_explain_say_of_the_changed_image(run, exp
     for row, value in zip(answer["uncertainty"], (same.entropy, same.aleatoric, same.epistemic), strict=True):
         assert float(row["nats"]) == pytest.approx(float(value), rel=6e-3)
         assert row["width"] == pytest.approx(100 * float(value) / math.log(10), abs=0.01)
-    explained = isf.explain(run.model, run.inputs(changed[None]), samples=6, generator=torch.Generator().manual_seed(0))
+    explained = isf.explain(run.model, inputs, samples=6, generator=torch.Generator().manual_seed(0))
     regions = explained.relevance.regions(0.9)[0]
     assert [count for *_, count in answer["relevance"][2]["key"]] == [int((regions == s).sum()) for s in (1, -1, 0)]
     assert answer["relevance"][1]["ends"][1] == f"{float(explained.relevance.patches.sd[0].max()):.3g}"
@@ -52,6 +54,7 @@ def test_an_answer_is_what_predict_and_explain_say_of_the_changed_image(run, exp
     spreads = (explained.attention.rollout.of(0), explained.relevance.patches.of(0))
     rows = [[float(part[4]) for part in (s.mean, *s.interval(0.9))] for s in spreads]
     assert len(answer["patches"]) == 16 and answer["patches"][4] == patch_words(*rows)
+    assert answer["patches"][0].endswith("relevance 0 (0 to 0)") and answer["patches"][7].endswith("0 (0 to 0)")
     assert answer["label"] == str(int(run.data().test.y[3])) and answer["passes"] == 6 == answer["course"][-1][0]
 
 
@@ -98,9 +101,9 @@ def test_images_that_cannot_be_read_are_refused_in_a_line(explorer, monkeypatch)
     whole = file_of(np.zeros((40, 40), np.uint8))
     monkeypatch.setattr(module, "MOST_PIXELS", 40 * 40 - 1)
     for content, message in (
-        (b"", "the image is empty"),
-        (b"<svg></svg>", "the image is no image that can be read; expected PNG, JPEG"),
-        (whole, "the image is 40 x 40, too large; expected at most 1,599 pixels"),
+        (b"", "the file is empty"),
+        (b"<svg></svg>", "the file is no image that can be read; expected PNG, JPEG"),
+        (whole, "the file is 40 x 40, too large; expected at most 1,599 pixels"),
         (file_of(np.random.default_rng(0).integers(0, 256, (20, 20), np.uint8))[:200], "damaged or cut short"),
         (file_of(np.zeros((4, 4), np.uint16)), "has mode I;16; expected 8-bit"),
     ):

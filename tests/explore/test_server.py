@@ -179,7 +179,7 @@ def test_galleries_that_are_none(shared_server, query, words):
 
 
 def test_an_image_that_is_none_is_a_line(shared_server):
-    refused(ask(shared_server, "POST", "/fit", b"GIF89a, not really", Content_Type=BYTES), 400, "the image is")
+    refused(ask(shared_server, "POST", "/fit", b"GIF89a, not really", Content_Type=BYTES), 400, "the file is")
 
 
 def test_questions_at_once_are_answered_one_by_one_and_rightly(server, explorer, run, monkeypatch):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..compress import CompactRun, open_run
 from ..data import find_images
 from ..explain import Bottlenecks, Explanation, bottlenecks, explain
 from ..methods import Ising
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain."""
-    opened = Run(args.run, device=find_device(args.device))
+    opened = _opened(args.run, args.device)
     files = find_images([Path(name) for name in args.images])
     if len(files) > MOST_IMAGES:
         raise ValueError(f"{len(files)} images are too many for one page; expected at most {MOST_IMAGES}; name fewer")
@@ -75,11 +76,25 @@ def in_words(row: dict[str, Any]) -> str:
     return f"{row['file']}: {row['class']} {interval}, {patches}"
 
 
+def _opened(folder: str, device: str) -> Run:
+    found = open_run(folder, device=find_device(device))
+    if isinstance(found, CompactRun):
+        raise ValueError(
+            f"{folder} is compressed, and only a whole network can be traced back; give the run that it was made from, "
+            f"or try it in `isingformer explore {folder}`"
+        )
+    return found
+
+
 def _bottlenecks(opened: Run) -> Bottlenecks | None:
-    """None where there are no neighbours, or where the other sweep does not settle."""
-    with contextlib.suppress(ArithmeticError):
-        return bottlenecks(opened.model) if isinstance(opened.method.method, Ising) else None
-    return None
+    """None where there are no neighbours, or where the other sweep does not settle, which is said."""
+    if not isinstance(opened.method.method, Ising):
+        return None
+    try:
+        return bottlenecks(opened.model)
+    except ArithmeticError as error:
+        print(f"the page has no table of bottlenecks: {error}", file=sys.stderr)
+        return None
 
 
 def _class_number(opened: Run, name: str | None) -> int | None:

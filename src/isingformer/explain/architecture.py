@@ -19,7 +19,7 @@ from ..nn.masked import posteriors
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
-from .table import Table
+from .table import Table, interval_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,6 +69,8 @@ class Architecture:
     """Of T drawn architectures."""
     masked: tuple[str, ...]
     """Layers that carry a posterior; others are always kept."""
+    weights: Mapping[str, WeightPosterior]
+    """Of every layer's weights, with `mean`, `sd` and `interval`; those of other layers are what they are for sure."""
 
     def image_of_pixels(self) -> Tensor:
         """`pixels` laid over the whole image, ``[channels, rows, columns]``."""
@@ -88,6 +90,18 @@ class Architecture:
         )
         return Table("Heads and hidden units: keep probability", header, rows)
 
+    def weight_table(self, level: float = 0.9) -> Table:
+        """A row a layer: the sd of a weight, the mean of all, and the weight with the largest |mean|, with interval."""
+        rows = []
+        for name, own in self.weights.items():
+            out, into = divmod(int(own.mean.abs().argmax()), own.mean.shape[-1])
+            strongest = WeightPosterior(own.location[out, into], own.drop[out, into], own.noise_sd)
+            low, high = (float(end) for end in strongest.interval(level))
+            place, keep = f"{into + 1} → {out + 1}", float(1 - strongest.drop)
+            rows.append((name, float(own.sd.mean()), place, float(strongest.mean), low, high, keep))
+        header = ("layer", "mean sd", "strongest, in → out", "mean", *interval_ends(level), "keep")
+        return Table("Weights: their posterior, and the strongest of every layer", header, tuple(rows))
+
     def count_table(self, level: float = 0.9) -> Table:
         """Weights, heads and multiply-adds: of all, of the most probable architecture, of drawn ones with interval."""
         rows = []
@@ -97,9 +111,8 @@ class Architecture:
             rows.append(
                 (what, getattr(self.full, name), getattr(self.probable, name), float(spread.mean), low, high)
             )  # fmt: skip
-        ends = (f"{50 * (1 - level):g}%", f"{50 * (1 + level):g}%")
         title = f"What is active, over {len(self.drawn.weights.samples)} drawn architectures"
-        return Table(title, ("what", "in all", "most probable", "drawn, mean", *ends), tuple(rows))
+        return Table(title, ("what", "in all", "most probable", "drawn, mean", *interval_ends(level)), tuple(rows))
 
     def plot(self) -> Figure:
         """The whole network as one map; see `network_map.py`."""
@@ -137,12 +150,15 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
     }  # a tied mask is one, however many weights follow it
     method = attached_to(model)
     assert method is not None, "networks are drawn from an attached model"
-    sure = {name: surely_not_zero(one, level) for name, one in method.weight_posterior().items()}
-    sure |= {name: weight != 0 for name, weight in weights.items()}
+    carried = method.weight_posterior()
+    learned = {
+        name: carried[name] if name in carried else WeightPosterior(weights[name], torch.zeros_like(weights[name]), 0.0)
+        for name in parts.layers
+    }
     layers = tuple(
         LayerPosterior(
             name, q.numel(), float(1 - q.mean()), float(entropies[name].mean()) if name in found else 0.0,
-            float((q < 0.5).double().mean()), float(sure[name].double().mean()),
+            float((q < 0.5).double().mean()), float(surely_not_zero(learned[name], level).double().mean()),
         )
         for name, q in drop.items()
     )  # fmt: skip
@@ -151,6 +167,7 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
         sum(h.numel() for h in entropies.values()), sum(float(h.double().sum()) for h in entropies.values()),
         count(parts, {name: torch.ones_like(q, dtype=torch.bool) for name, q in drop.items()}),
         count(parts, filled(parts, model, probable_masks(model))), drawn_counts(networks, parts), tuple(found),
+        {name: _snapshot(one) for name, one in learned.items()},
     )  # fmt: skip
 
 
@@ -163,6 +180,11 @@ def surely_not_zero(weights: WeightPosterior, level: float) -> Tensor:
     zero, mirrored = torch.zeros_like(weights.location), dataclasses.replace(weights, location=-weights.location)
     tail = (1 - level) / 2
     return (weights.cdf(zero) < tail) | (mirrored.cdf(zero) < tail)
+
+
+def _snapshot(weights: WeightPosterior) -> WeightPosterior:
+    """A copy on the CPU, which no training moves."""
+    return WeightPosterior(weights.location.cpu().clone(), weights.drop.cpu().clone(), weights.noise_sd)
 
 
 def mask_entropy(q: Tensor) -> Tensor:

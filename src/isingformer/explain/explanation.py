@@ -18,7 +18,7 @@ from .architecture import Architecture
 from .attention import AttentionSpread
 from .paths import Path
 from .relevance import RelevanceSpread
-from .table import Table
+from .table import Table, interval_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,8 +147,3 @@ def class_names(classes: Sequence[str] | None, count: int) -> list[str]:
     if classes is not None and len(classes) != count:
         raise ValueError(f"explain: classes must be {count} names, as the model has, got {len(classes)}")
     return [str(name) for name in (classes if classes is not None else range(count))]
-
-
-def interval_ends(level: float) -> tuple[str, str]:
-    """What the ends of an interval are called: 5% and 95%."""
-    return f"{50 * (1 - level):g}%", f"{50 * (1 + level):g}%"

@@ -125,20 +125,35 @@ def _percent(share: Tensor) -> float:
 
 
 def _heads(found: Explanation, n: int, name: str) -> dict[str, Any]:
-    """Mean attention of every head, on one scale, with its entropy."""
+    """Attention of every head by its mean and its sd, each on one scale, with the head's entropy."""
     attention, entropy = found.attention.heads.of(n), found.attention.entropy.of(n)
     mean, most = attention.mean, float(attention.mean.max())
     capped = min(most, MANY_TIMES * found.attention.uniform)  # else one sharp head leaves the others dark
-    blocks = []
-    for block, (maps, own, sd) in enumerate(zip(mean, entropy.mean, entropy.sd, strict=True)):
-        heads = [
-            {
-                "uri": data_uri(painted(one.view(found.parts.grid), 0.0, capped)),
-                "entropy": f"{float(h):.2f} ± {float(spread):.2f}",
-                "alt": f"Mean attention of block {block + 1}, head {number + 1} over the patches of {name}.",
-            }
-            for number, (one, h, spread) in enumerate(zip(maps, own, sd, strict=True))
-        ]
-        blocks.append(heads)
     top = shown(capped) if capped == most else f"{shown(capped)} and more"
-    return {"blocks": blocks, "ends": ("0", top), "most": f"{math.log(found.parts.tokens):.2f}"}
+    widest = reach(attention.sd)
+
+    def maps(values: Tensor, high: float, word: str, captions: list[list[str]]) -> list[list[dict[str, str]]]:
+        return [
+            [
+                {
+                    "uri": data_uri(painted(one.view(found.parts.grid), 0.0, high)), "caption": caption,
+                    "alt": f"{word} of block {block + 1}, head {number + 1} over the patches of {name}.",
+                }
+                for number, (one, caption) in enumerate(zip(row, captions[block], strict=True))
+            ]
+            for block, row in enumerate(values)
+        ]  # fmt: skip
+
+    entropies = [
+        [f"{h:.2f} ± {sd:.2f}" for h, sd in zip(*row, strict=True)]
+        for row in zip(entropy.mean.tolist(), entropy.sd.tolist(), strict=True)
+    ]
+    largest = [[f"up to {shown(h)}" for h in row] for row in attention.sd.amax(-1).tolist()]
+    return {
+        "most": f"{math.log(found.parts.tokens):.2f}",
+        "views": [
+            {"word": "Mean attention", "blocks": maps(mean, capped, "Mean attention", entropies), "ends": ("0", top)},
+            {"word": "Sd of attention", "ends": ("0", shown(widest)),
+             "blocks": maps(attention.sd, widest, "Standard deviation of attention", largest)},
+        ],
+    }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._files import make_folder, write_text
+from .bottlenecks import FLAGGED
 from .frame import TEMPLATES, colour_values, environment, policy_for
 from .image_view import image_view
 from .page_view import network_view, training_view
@@ -61,6 +62,8 @@ def rendered_page(
         training=None if history is None else training_view(found.architecture, history),
         networks=len(found.prediction.samples),
         level=f"{100 * found.level:g}%",
+        bottlenecks=bottlenecks is not None,
+        flagged=FLAGGED,
         **colour_values(),
         unfolded=OPEN,
         script=script,

@@ -30,7 +30,7 @@ def network_view(found: Architecture, level: float, bottlenecks: Bottlenecks | N
                 "mean": f"{float(keep.mean()):.3f}"}  # fmt: skip
 
     image = found.image_of_pixels().mean(0)
-    tables = [found.count_table(level), found.head_table(), found.layer_table()]
+    tables = [found.count_table(level), found.head_table(), found.layer_table(), found.weight_table(level)]
     return {
         "map": [(name, [tile(one) for one in row]) for name, row in tiles(found.parts)],
         "ends": (shown(low), shown(high)), "heads": found.parts.heads,

@@ -30,6 +30,11 @@ class Table:
         return "\n".join([self.title, *(line.rstrip() for line in lines)])
 
 
+def interval_ends(level: float) -> tuple[str, str]:
+    """What the ends of an interval are called: 5% and 95%."""
+    return f"{50 * (1 - level):g}%", f"{50 * (1 + level):g}%"
+
+
 def shown(entry: Entry) -> str:
     """A number for people: whole ones with commas, others with three digits that count; words as they are."""
     if isinstance(entry, float):

@@ -42,11 +42,16 @@ class Edits:
             found = rotated(found, self.rotate)
         if self.blur:
             found = blurred(found, self.blur)
-        if self.cover:
-            hidden = torch.zeros(1, image.shape[1] // side * (image.shape[2] // side), dtype=torch.bool)
-            hidden[0, list(self.cover)] = True
-            found = covered(found[None], hidden, side, fill.double().view(-1, 1, 1))[0]
+        found = self.hide(found, side=side, fill=fill.double().view(-1, 1, 1))
         return found.to(image.dtype) if image.is_floating_point() else found.round().to(image.dtype)
+
+    def hide(self, image: Tensor, *, side: int, fill: float | Tensor) -> Tensor:
+        """An image ``[C, H, W]`` whose covered patches are `fill`, a number or what broadcasts with the image."""
+        if not self.cover:
+            return image
+        hidden = torch.zeros(1, image.shape[1] // side * (image.shape[2] // side), dtype=torch.bool)
+        hidden[0, list(self.cover)] = True
+        return covered(image[None], hidden, side, fill)[0]
 
 
 def rotated(image: Tensor, degrees: float) -> Tensor:

@@ -96,18 +96,19 @@ class Explorer:
     def see(self, question: Question) -> tuple[Tensor, Seen]:
         """The changed image ``[C, H, W]`` and what the networks say of it."""
         changed = question.edits.apply(question.image, side=self.side, fill=self.fill)
-        key = hashlib.sha256(changed.numpy().tobytes()).digest()
+        key = hashlib.sha256(changed.numpy().tobytes() + repr(question.edits.cover).encode()).digest()
         with self._lock, threads(self._threads):
             growing = self._kept.pop(key, None)
             if growing is None:
-                x = self.run.inputs(changed[None])[0]
+                # Whole pixels are not quite the mean that relevance counts from; what is hidden is to have none at all.
+                x = question.edits.hide(self.run.inputs(changed[None])[0], side=self.side, fill=0.0)
                 growing = Growing(self.run.model, self.parts, x, self._key)
             self._kept[key] = growing  # the last one to be asked for is the last to be forgotten
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return changed, growing.upto(question.passes, question.target)
 
-    def fitted(self, content: bytes, name: str = "the image") -> tuple[Tensor, str]:
+    def fitted(self, content: bytes, name: str = "the file") -> tuple[Tensor, str]:
         """What an image file holds as the run reads it, ``[C, H, W]`` uint8, and what it was, in words.
 
         It is scaled until it covers the run's size, and cropped to its centre; of an animation, the first picture.

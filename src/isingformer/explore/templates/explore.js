@@ -154,7 +154,7 @@
     showCourse(answer);
     patches = answer.patches;
     if (reading !== null) read(reading);
-    at("brief").textContent = `${answer.likely.name} ${answer.likely.mean} (${answer.likely.ends})`;
+    at("brief").textContent = `${answer.likely.name}: ${answer.likely.mean} (${answer.likely.ends})`;
     at("count").textContent = `T = ${answer.passes}`;
   };
 
