@@ -177,7 +177,9 @@ def test_a_disk_full_at_a_checkpoint(start, command, done, weights, tiny, at_ste
     room = len(before) - 1000  # for run.json and history.csv, and for most of a checkpoint
     fails_to_write(start(*line, "--out", run, preexec_fn=limited(room)), run / "checkpoint.safetensors")
     assert (run / "checkpoint.safetensors").read_bytes() == before
-    assert {path.name for path in run.iterdir()} == {".lock", "run.json", "history.csv", "checkpoint.safetensors"}
+    assert {path.name for path in run.iterdir()} == {
+        ".lock", "run.json", "history.csv", "q-history.safetensors", "checkpoint.safetensors",
+    }  # fmt: skip
     done(*line, "--quiet", "--out", run)
     assert ends_like(run, tmp_path / "whole", weights)
 
@@ -198,7 +200,9 @@ def test_a_disk_full_when_the_model_is_saved(start, command, done, weights, tiny
     room = (model + posterior) // 2
     fails_to_write(start(*line, "--out", run, preexec_fn=limited(room)), run / "posterior-")
     assert (run / "checkpoint.safetensors").read_bytes() == before
-    assert {path.name for path in run.iterdir()} == {".lock", "run.json", "history.csv", "checkpoint.safetensors"}
+    assert {path.name for path in run.iterdir()} == {
+        ".lock", "run.json", "history.csv", "q-history.safetensors", "checkpoint.safetensors",
+    }  # fmt: skip
     done(*line, "--quiet", "--out", run)
     assert ends_like(run, tmp_path / "whole", weights)
 

@@ -170,7 +170,7 @@ def test_a_nan_ends_with_code_1_the_step_the_seed_and_advice(command, tiny, tmp_
         r"seed \d+, learning rate .+\)\. Try a lower learning rate.*\n",
         found.err,
     )
-    assert not list((tmp_path / "run").glob("*.safetensors"))
+    assert not {path.name for path in (tmp_path / "run").glob("*.safetensors")} - {"q-history.safetensors"}
 
 
 def test_an_early_stop_says_which_epoch_was_kept(done, tiny, tmp_path):

@@ -37,5 +37,6 @@ def server(explorer):
 
 @pytest.fixture(scope="module")
 def shared_server(run):
-    with serving(Explorer(run, pools_of(run), most=20)) as found:
+    own = isf.Run(run.folder, device="cpu")  # a model of its own: the tests use the run's while the server is at work
+    with serving(Explorer(own, pools_of(own), most=20)) as found:
         yield found
