@@ -132,7 +132,7 @@ class CompactAttention(nn.Module):
 
 
 class CompactBlock(nn.Module):
-    """A pre-norm transformer block; a constant needs no norm before it."""
+    """A pre-norm transformer block; of an attention or MLP that is gone, a constant is added and nothing called."""
 
     def __init__(self, shape: Shape, number: int) -> None:
         super().__init__()
@@ -146,8 +146,9 @@ class CompactBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
         """Tokens to tokens, or to the first of them."""
-        x = (x[..., :1, :] if self.first else x) + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        read = x[..., :1, :] if self.first else x
+        x = read + (self.attn.bias if isinstance(self.attn, Constant) else self.attn(self.norm1(x)))
+        return x + (self.mlp.bias if isinstance(self.mlp, Constant) else self.mlp(self.norm2(x)))
 
 
 class CompactViT(nn.Module):
