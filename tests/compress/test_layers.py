@@ -19,6 +19,7 @@ from isingformer.compress import (
     save_compact,
 )
 from isingformer.compress.choose import candidates
+from isingformer.compress.compact import Constant
 from isingformer.compress.compression import default_structures
 from isingformer.compress.layers import Losses, every_sublayer, least_loss
 from isingformer.compress.remove import remove
@@ -41,10 +42,17 @@ def divergence(p, q):
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
-@pytest.mark.parametrize("bayesian", [False, True], ids=["deterministic", "bayesian"])
-def test_every_set_of_sublayers_can_go(tiny, batch, attached, random_selection, masked_copy, pool, bayesian):
-    """Beside units and channels by chance, the network equals the one whose weights are masked."""
-    model, (x, _) = attached(tiny(pool=pool)), batch()
+@pytest.mark.parametrize(
+    ("method", "bayesian"),
+    [(None, False), (None, True), (isf.Dropout(p=0.2), False), (isf.Dropout(p=0.2), True)],
+    ids=["deterministic", "bayesian", "dropout, deterministic", "dropout, bayesian"],
+)
+def test_every_set_of_sublayers_can_go(tiny, batch, attached, random_selection, masked_copy, pool, method, bayesian):
+    """Beside units and channels by chance, the network equals the one whose weights are masked.
+
+    What they gave is in the biases before them, but by itself where masks are drawn on what is before.
+    """
+    model, (x, _) = attached(tiny(pool=pool), method), batch()
     by_chance = random_selection(shape_of(model), ("mlp", "qk", "value", "residual"))
     every = every_sublayer(by_chance.shape)
     for count in range(1, 5):
@@ -53,6 +61,12 @@ def test_every_set_of_sublayers_can_go(tiny, batch, attached, random_selection, 
             compact = remove(model, selection, bayesian=bayesian)
             assert (compact(x) - masked_copy(model, selection)(x)).abs().max() < 1e-10, gone
             assert set(selection.emptied()) >= set(gone)
+            alone = {name for name, module in compact.named_modules() if isinstance(module, Constant)}
+            assert alone == (set(selection.emptied()) if method and bayesian else set()), gone
+            if bayesian:
+                more = Selection.everything(compact.shape).without([("residual", 1)])
+                again = remove(compact, more)
+                assert (again(x) - masked_copy(compact, more)(x)).abs().max() < 1e-10, gone
             assert not set(posteriors(compact)) & {f"{name}.{part}" for name in gone for part in ("qkv", "fc1")}
 
 
