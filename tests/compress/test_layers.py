@@ -200,6 +200,13 @@ def test_layers_alone(trained, digits):
         compress(trained, weights=0.01, images=x, structures="layers")
 
 
+def test_a_network_that_sees_nothing_is_told_of(trained, digits):
+    x = digits[0][0][:50]
+    with pytest.warns(UserWarning, match="compress: no attention is left, so that the class token sees nothing"):
+        blind = compress(trained, weights=0.1, images=x, structures="layers")
+    assert (blind(x) - blind(x[:1])).abs().max() < 1e-5
+
+
 def test_without_a_target_a_sublayer_that_is_dropped_goes(tiny, attached):
     """By m^2 q over all its weights, though single units are kept."""
     model = attached(tiny())

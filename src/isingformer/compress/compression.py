@@ -222,7 +222,7 @@ def _check_images(shape: Shape, images: Tensor | None, labels: Tensor | None) ->
 
 
 def _notice(handle: Attached, selection: Selection, structures: Sequence[str]) -> None:
-    """Warn where nothing is removed, and where all of a block's attention or MLP is though no one asked for that."""
+    """Warn where nothing is removed, where all of an attention or MLP is that was not to go, and where all is lost."""
     if all(bool(kept.all()) for kept in selection.keep.values()):
         about = handle.summary()
         warnings.warn(
@@ -230,7 +230,13 @@ def _notice(handle: Attached, selection: Selection, structures: Sequence[str]) -
             "likely dropped than kept); give a smaller target, or train with a larger delta",
             stacklevel=4,
         )
-    empty = selection.emptied()
+    empty, left = selection.emptied(), selection.result()
+    if any(name.endswith("attn") for name in empty) and left.pool == "class" and not any(b.value for b in left.blocks):
+        warnings.warn(
+            "compress: no attention is left, so that the class token sees nothing of an image and the answer is the "
+            "same for all; keep more",
+            stacklevel=4,
+        )
     if empty and "layers" not in structures:
         warnings.warn(
             f"compress: nothing is left of {', '.join(empty)}: a constant takes the place; keep more if that costs "
