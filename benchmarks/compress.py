@@ -14,6 +14,8 @@ attention are removed from it
     taylor, width     with residual channels removed too
     taylor, ours      by the same quantity in our ranking
     random            by chance
+    ising, fast       as ising, with whole attentions and MLPs, until a pass of one image takes that share of the time
+                      on the CPU, instead of the multiply-adds; only where --by names it, and with --jobs 1
 
 and all are fine-tuned alike: the same images, order, epochs, learning rate and teacher (the full posterior). A row is
 one network on all test images, one pass. Row "none" is the network before, row "none, tuned" the same with the
@@ -65,6 +67,7 @@ THEIRS = {
     "taylor": {"ranking": "alike"}, "taylor, layer": {"ranking": "layer"},
     "taylor, width": {"ranking": "alike", "width": True},
 }  # fmt: skip
+FAST = "ising, fast"
 EVERY = ("ising", "magnitude", "taylor", "taylor, layer", "taylor, width", "taylor, ours", "random")
 BATCHES = (1, 64)
 SMOKE = {
@@ -115,12 +118,21 @@ class Bench:
         """One network of the frontier, before fine-tuning."""
         if by.startswith("none"):
             return remove(self.full, Selection.everything(shape_of(self.full)))
+        if by == FAST:
+            return self.fast(share)
         if by in THEIRS:
             return taylor_pruned(self.plain, **self.some, macs=share * count_macs(self.plain), **THEIRS[by])
         chance = torch.Generator().manual_seed(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of blocks of which nothing is left
             return compress(self.full, macs=share, score=OURS[by], generator=chance, **self.some)
+
+    def fast(self, share):
+        """By the clock of the CPU, where latency is measured in the end."""
+        model = open_run(self.args.trained, device="cpu").model
+        slow = latency_ms(plain_copy(model, expected_state(isf.attached_to(model))), passes=self.args.passes)
+        network = compress(model, latency_ms=share * slow, images=self.some["images"].cpu())
+        return network.to(self.x.device)
 
     def row(self, by, share, seed):
         args, network = self.args, self.network(by, share, seed)
@@ -221,11 +233,14 @@ def summary(rows, measured):
 
 def verdict(means):
     """What the goal asks: which networks of ising are inside it, and at which budgets another is more accurate."""
-    ising = [row for row in means if row["by"] == "ising"]
     behind, inside = {}, []
-    for row in ising:
-        better = [o["by"] for o in means if o["share"] == row["share"] and o["accuracy"] > row["accuracy"]]
-        behind |= {str(row["share"]): better} if better else {}
+    for row in means:
+        if row["by"] not in ("ising", FAST):
+            continue
+        if row["by"] != FAST:  # whose shares are of something else
+            alike = [o for o in means if o["share"] == row["share"] and o["by"] != FAST]
+            better = [o["by"] for o in alike if o["accuracy"] > row["accuracy"]]
+            behind |= {str(row["share"]): better} if better else {}
         faster = min(row[f"faster, batch {n}"] for n in BATCHES)
         if row["drop, points"] <= 0.5 and row["fewer multiply-adds"] >= 3 and faster >= 2.5:
             inside.append(row)
@@ -248,7 +263,7 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--delta", type=float, default=0.2)
     parser.add_argument("--budgets", type=float, nargs="+", default=[0.5, 0.33, 0.25, 0.2, 0.15])
-    parser.add_argument("--by", nargs="+", choices=EVERY, default=list(EVERY), metavar="NAME")
+    parser.add_argument("--by", nargs="+", choices=(*EVERY, FAST), default=list(EVERY), metavar="NAME")
     parser.add_argument("--recover", type=int, default=10, help="epochs of fine-tuning")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--distil", type=float, default=0.5, help="weight of the teacher; 0: labels alone")

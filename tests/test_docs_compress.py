@@ -55,8 +55,8 @@ def test_kinds_scores_and_formats_are_those_of_the_code():
     assert [codes(name)[0] for name, _ in table("kind")] == list(STRUCTURES)
     assert [codes(name)[0] for name, _ in table("score")] == list(get_args(Score))
     (kinds,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--kinds"])
-    with_target, without = (",".join(default_structures(*aims)) for aims in ((0.5,), (None,)))
-    assert f"None: `{with_target}`; without a target `{without}`" in kinds
+    share, fast, without = (",".join(default_structures(*aims)) for aims in ((0.5,), (None, None, 2.0), ()))
+    assert f"None: `{share}`, with `--latency-ms` `{fast}`; without a target `{without}`" in kinds
     (formats,) = (meaning for flag, _, meaning in table("flag") if codes(flag) == ["--export"])
     assert codes(formats) == list(get_args(Format))
     assert f"at most {MOST_BYTES // 10**9} GB" in PAGE

@@ -117,7 +117,7 @@ def test_bayesian_it_keeps_its_uncertainty(trained, digits):
         ({"weights": 0.5, "macs": 0.5}, r"give one target, got weights=0\.5, macs=0\.5"),
         ({"weights": 0.001}, r"weights=0\.001 is less than can be kept: .* 0\.\d+ remain"),
         ({"macs": 0.001, "structures": "heads"}, r"macs=0\.001 is less than can be kept: without all that heads"),
-        ({"weights": 0.5, "structures": ("layers",)}, "structures must be some of"),
+        ({"weights": 0.5, "structures": ("neurons",)}, "structures must be some of"),
         ({"weights": 0.5, "score": "luck"}, "score must be one of"),
         (
             {"weights": 0.5, "images": torch.zeros(2, 3, 8, 8)},

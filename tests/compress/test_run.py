@@ -56,9 +56,9 @@ def test_training_images_are_those_of_the_training(binary, two_classes):
     assert not pixels & {image.numpy().tobytes() for image in sample.x}
 
 
-def test_a_latency_takes_heads_of_one_width(binary, tmp_path):
+def test_a_latency_takes_heads_of_one_width_and_whole_sublayers(binary, tmp_path):
     made = compress_run(binary, tmp_path / "b", latency_ms=1e3, samples=2)
-    assert made.as_dict()["structures"] == ["units", "slices", "heads"]
+    assert made.as_dict()["structures"] == ["units", "slices", "heads", "layers"]
     assert any("nothing is removed" in note for note in made.notes)
     assert json.loads((tmp_path / "b" / "run.json").read_text())["compressed"]["latency_ms"] == 1e3
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help=f"what a node is worth: {', '.join(get_args(Score))} (gate)")  # fmt: skip
     what.add_argument("--kinds", type=names, metavar="NAME[,NAME]",
                       help=f"what may go: {', '.join(STRUCTURES)} "
-                      "(units,slices,heads; without a target units,channels)")  # fmt: skip
+                      "(units,slices,heads, for a latency layers too; without a target units,channels)")  # fmt: skip
     what.add_argument("--bayesian", action="store_true", help="keep the posterior of what remains (a plain network)")
     after = parser.add_argument_group("afterwards")
     after.add_argument("--recover", type=count, default=0, metavar="EPOCHS",

@@ -13,8 +13,8 @@ from .gates import Gates
 from .selection import Node, Selection, by_head
 from .shape import RESIDUAL, Shape
 
-STRUCTURES = ("units", "channels", "slices", "heads", "residual")
-_OF_ATTENTION = ("channels", "slices", "heads")
+STRUCTURES = ("units", "channels", "slices", "heads", "layers", "residual")
+_OF_ATTENTION = ("channels", "slices", "heads", "layers")
 A_SCORE = 20.0
 """Multiply-adds that the softmax of one score takes the time of, about: counts where a head goes whole."""
 
@@ -44,7 +44,7 @@ def kinds_cut(shape: Shape, structures: Sequence[str]) -> list[str]:
     """The kinds of nodes, as `Shape.nodes` names them, that these structures are made of."""
     found = [RESIDUAL] if "residual" in structures else []
     for i in range(len(shape.blocks)):
-        found += [f"blocks.{i}.mlp"] if "units" in structures else []
+        found += [f"blocks.{i}.mlp"] if {"units", "layers"} & set(structures) else []
         found += [f"blocks.{i}.qk", f"blocks.{i}.value"] if set(structures) & set(_OF_ATTENTION) else []
     return found
 
@@ -62,7 +62,8 @@ def candidates(
     ``units``: hidden units. ``channels``: value channels and query-key channels, one at a time. ``slices``: of every
     head of a block its least query-key channel, then its second, third ..., and likewise value channels, so that all
     heads keep one width of each sort and attention stays one product. ``heads``: whole heads, beside one of these two
-    if both are given. ``residual``: residual channels, all but the one that is worth most.
+    if both are given. ``layers``: all of an attention or of an MLP. ``residual``: residual channels, all but the one
+    that is worth most.
 
     Args:
         shape: of the network.
@@ -86,6 +87,8 @@ def candidates(
                 groups.append((*own_qk, *own_value))
         if "slices" in structures:
             groups += _slices(qk) + _slices(value)
+        if "layers" in structures:
+            groups += sublayers(shape, i).values()
     if "residual" in structures:
         best = int(worth[RESIDUAL].argmax())
         groups += [((RESIDUAL, channel),) for channel in range(shape.width) if channel != best]
@@ -99,6 +102,16 @@ def candidates(
         for place, nodes in enumerate(groups)
     ]
     return sorted(found, key=lambda one: one.worth / one.cost)
+
+
+def sublayers(shape: Shape, block: int) -> dict[str, tuple[Node, ...]]:
+    """All nodes of a block's attention and of its MLP, where it has them: by ``blocks.0.attn``, ``blocks.0.mlp``."""
+    nodes = shape.nodes()
+    found: dict[str, tuple[Node, ...]] = {}
+    for name, kinds in (("attn", ("qk", "value")), ("mlp", ("mlp",))):
+        every = [(f"blocks.{block}.{kind}", n) for kind in kinds for n in range(nodes[f"blocks.{block}.{kind}"])]
+        found |= {f"blocks.{block}.{name}": tuple(every)} if every else {}
+    return found
 
 
 def _by_worth(kind: str, widths: tuple[int, ...], worth: Mapping[str, Tensor]) -> list[list[Node]]:

@@ -8,6 +8,7 @@ the same answer for less work.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,22 +133,32 @@ class CompactAttention(nn.Module):
 
 
 class CompactBlock(nn.Module):
-    """A pre-norm transformer block; a constant needs no norm before it."""
+    """A pre-norm transformer block; of an attention or MLP that is gone, nothing is called.
+
+    A constant is added in its place, or was already to what comes before; see `remove.py`.
+    """
 
     def __init__(self, shape: Shape, number: int) -> None:
         super().__init__()
         block, read = shape.blocks[number], shape.read(number)
         self.first = read == 1
         self.norm1 = _norm(shape, shape.tokens) if block.value else nn.Identity()
+        gone = nn.Identity if shape.folded else partial(Constant, shape.width)
         attention = CompactAttention(shape.width, block, shape.head_size, self.first) if block.value else None
-        self.attn = attention or Constant(shape.width)
+        self.attn = attention or gone()
         self.norm2 = _norm(shape, read) if block.mlp else nn.Identity()
-        self.mlp = MLP(shape.width, block.mlp, None) if block.mlp else Constant(shape.width)
+        self.mlp = MLP(shape.width, block.mlp, None) if block.mlp else gone()
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, D]
         """Tokens to tokens, or to the first of them."""
-        x = (x[..., :1, :] if self.first else x) + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        read = x[..., :1, :] if self.first else x
+        if isinstance(self.attn, CompactAttention):
+            read = read + self.attn(self.norm1(x))
+        elif isinstance(self.attn, Constant):
+            read = read + self.attn.bias
+        if isinstance(self.mlp, MLP):
+            return read + self.mlp(self.norm2(read))
+        return read + self.mlp.bias if isinstance(self.mlp, Constant) else read
 
 
 class CompactViT(nn.Module):

@@ -13,7 +13,9 @@ from ..methods import Attached
 from .checks import check_not_frozen, check_posterior_speaks, checked_handle
 from .choose import candidates, checked_structures, kinds_cut, least_removal, more_dropped_than_kept
 from .compact import CompactViT
+from .gates import OF_CLASSES
 from .latency import latency_ms as measured_latency
+from .layers import Losses, every_sublayer, least_loss
 from .remove import remove
 from .scores import Score, dropped_share, node_costs, node_gates, node_scores
 from .selection import Selection
@@ -37,8 +39,9 @@ def compress(
     """A physically smaller network out of a trained one; the model stays as it is.
 
     Hidden units, channels, heads or residual channels are ranked by what they are worth for what they cost, over all
-    layers at once, and removed from the least on until the target is met. Without a target everything goes that the
-    posterior holds for dropped rather than kept: sum m^2 q > sum m^2 / 2 over its weights.
+    layers at once, and removed from the least on until the target is met; whole attentions and MLPs go where that loses
+    less. Without a target everything goes that the posterior holds for dropped rather than kept:
+    sum m^2 q > sum m^2 / 2 over its weights.
 
     Args:
         model: a `ViT` that was trained with a method, a `CompactViT` that kept one, or a ViT of transformers,
@@ -46,12 +49,13 @@ def compress(
         weights: share of the weights to keep, in (0, 1).
         macs: share of the multiply-adds to keep, in (0, 1).
         latency_ms: how long a pass of the deterministic network may take on this machine, in milliseconds, at most.
-        structures: what may go: ``units`` of the MLPs; of attention ``channels`` or ``slices``, and ``heads``; and
-            ``residual`` channels. See `candidates` in `choose.py`. None: units, slices and heads, since attention stays
-            fast that way; without a target units and channels, each by itself.
+        structures: what may go: ``units`` of the MLPs; of attention ``channels`` or ``slices``, and ``heads``;
+            ``layers``, whole attentions and MLPs, by what is lost on `images`, see `layers.py`; and ``residual``
+            channels. See `candidates` in `choose.py`. None: units, slices and heads, since attention stays fast that
+            way, for `latency_ms` with images layers too; without a target units and channels, each by itself.
         score: what a node is worth, see `scores.py`; None: ``gate`` where there are images, else ``both``.
         images: images as the model reads them ``[N, C, H, W]``: removed nodes are replaced by their means over these
-            instead of what their masks leave. Needed by ``gate``, and with `labels` by ``taylor``.
+            instead of what their masks leave. Needed by ``gate`` and ``layers``, and with `labels` by ``taylor``.
         labels: ``[N]``.
         bayesian: keep the posterior of what remains, for `predict`; False: a deterministic network of the expected
             weights m (1 - q).
@@ -84,43 +88,116 @@ def plan(
 ) -> Selection:
     """What `compress` would keep, with the same arguments; `remove` does the rest."""
     handle = checked_handle("compress", model)
-    cut = checked_structures(default_structures(weights, macs, latency_ms) if structures is None else structures)
+    measurable = images is not None and handle.parts.likelihood.name in OF_CLASSES
+    given = default_structures(weights, macs, latency_ms, layers=measurable) if structures is None else structures
+    cut = checked_structures(given)
     model = handle.model
     shape = shape_of(model)
     score = score or ("both" if images is None else "gate")
     _check_target(weights, macs, latency_ms)
     _check_images(shape, images, labels)
+    if "layers" in cut and images is None and not weights is macs is latency_ms is None:
+        raise ValueError("compress: 'layers' go by what is lost on images; give images, or leave them out")
     check_not_frozen("compress", model, shape, kinds_cut(shape, cut))
     gates = node_gates(handle, shape, images) if score == "gate" else None
     worth = node_scores(handle, shape, score, images=images, labels=labels, generator=generator, gates=gates)
-    ranked = candidates(shape, cut, worth, node_costs(shape, macs=weights is None), gates, macs=weights is None)
-    everything = Selection.everything(shape)
-    if weights is not None:
-        aim = weights * shape.weights()
-        selection = least_removal(everything, ranked, lambda some: some.result().weights() <= aim)
-        _check_reached("weights", weights, selection.result().weights() / shape.weights(), cut)
-    elif macs is not None:
-        aim = macs * shape.macs()
-        selection = least_removal(everything, ranked, lambda some: some.result().macs() <= aim)
-        _check_reached("macs", macs, selection.result().macs() / shape.macs(), cut)
-    elif latency_ms is not None:
-
-        def fast(some: Selection) -> bool:
-            return measured_latency(remove(model, some), batch=batch) <= latency_ms
-
-        selection = least_removal(everything, ranked, fast)
-        if selection.result() == everything.without(node for one in ranked for node in one.nodes).result():
-            _check_fast_enough(latency_ms, measured_latency(remove(model, selection), batch=batch), cut)
-    else:
+    everything, costs = Selection.everything(shape), node_costs(shape, macs=weights is None)
+    if weights is macs is latency_ms is None:
         check_posterior_speaks("compress", handle, "choosing without a target")
+        ranked = candidates(shape, cut, worth, costs, gates, macs=True)
         selection = more_dropped_than_kept(everything, ranked, *dropped_share(handle, shape))
-    _notice(handle, selection)
+    else:
+        ranked = candidates(shape, [one for one in cut if one != "layers"], worth, costs, gates, macs=weights is None)
+        aim = _Aim(model, everything, weights=weights, macs=macs, latency_ms=latency_ms, batch=batch)
+        if "layers" in cut:
+            assert images is not None  # checked
+            selection = least_loss(
+                everything, ranked, aim.fits, Losses(handle, shape, images), aim.saved_by_layers(),
+                made=lambda some: remove(model, some, images=images),
+            )  # fmt: skip
+        else:
+            selection = least_removal(everything, ranked, aim.fits)
+        every = candidates(shape, cut, worth, costs) if "layers" in cut else ranked
+        aim.check_reached(selection, everything.without(node for one in every for node in one.nodes), cut)
+    _notice(handle, selection, cut)
     return selection
 
 
-def default_structures(*targets: float | None) -> tuple[str, ...]:
-    """What may go where the caller does not say, for these targets."""
-    return ("units", "channels") if all(target is None for target in targets) else ("units", "slices", "heads")
+def default_structures(
+    weights: float | None = None, macs: float | None = None, latency_ms: float | None = None, *, layers: bool = True
+) -> tuple[str, ...]:
+    """What may go where the caller does not say.
+
+    Args:
+        weights: as `compress` takes it.
+        macs: likewise.
+        latency_ms: likewise.
+        layers: whether there are images to judge whole sublayers on.
+    """
+    if weights is macs is latency_ms is None:
+        return ("units", "channels")
+    # Only where time counts: for multiply-adds alone, a part of many sublayers costs less than all of some.
+    return ("units", "slices", "heads", "layers") if latency_ms is not None and layers else ("units", "slices", "heads")
+
+
+class _Aim:
+    """What a network may cost.
+
+    Args:
+        model: before.
+        everything: all of it.
+        weights: as `compress` takes it; one of the three is given.
+        macs: likewise.
+        latency_ms: likewise.
+        batch: likewise.
+    """
+
+    def __init__(
+        self, model: nn.Module, everything: Selection, *, weights: float | None, macs: float | None,
+        latency_ms: float | None, batch: int,
+    ) -> None:  # fmt: skip
+        self.model, self.everything, self.batch = model, everything, batch
+        targets = {"weights": weights, "macs": macs, "latency_ms": latency_ms}
+        self.name, self.asked = next((name, value) for name, value in targets.items() if value is not None)
+
+    def cost(self, some: Selection) -> float:
+        """Weights or multiply-adds, as shares of the model's, or milliseconds."""
+        if self.name == "latency_ms":
+            return measured_latency(remove(self.model, some), batch=self.batch)
+        left, all_of_it = some.result(), self.everything.shape
+        if self.name == "weights":
+            return left.weights() / all_of_it.weights()
+        return left.macs() / all_of_it.macs()
+
+    def fits(self, some: Selection) -> bool:
+        """Whether it costs no more than asked."""
+        return self.cost(some) <= self.asked
+
+    def saved_by_layers(self) -> dict[str, float]:
+        """What each attention and MLP costs by itself; by the clock, at least a hundredth of the whole."""
+        whole = self.cost(self.everything)
+        each = every_sublayer(self.everything.shape)
+        return {
+            name: max(whole - self.cost(self.everything.without(nodes)), 0.01 * whole) for name, nodes in each.items()
+        }
+
+    def check_reached(self, selection: Selection, least: Selection, structures: Sequence[str]) -> None:
+        """Raise where not even the least that can be kept is little enough."""
+        if self.name == "latency_ms" and selection.result() != least.result():
+            return  # it was timed, and another time would say something else
+        found = self.cost(selection)
+        if found <= self.asked:
+            return
+        gone = f"without all that {', '.join(structures)} can give"
+        if self.name == "latency_ms":
+            raise ValueError(
+                f"compress: latency_ms={self.asked} is less than a pass takes {gone}, {found:.3g} ms on this machine; "
+                "ask for more, or add structures"
+            )
+        raise ValueError(
+            f"compress: {self.name}={self.asked} is less than can be kept: {gone}, {found:.3f} remain (embedding and "
+            "head always stay); ask for more, or add structures"
+        )
 
 
 def _check_target(weights: float | None, macs: float | None, latency: float | None) -> None:
@@ -144,24 +221,8 @@ def _check_images(shape: Shape, images: Tensor | None, labels: Tensor | None) ->
         raise ValueError(f"compress: labels have shape {list(labels.shape)} for {what}; expected one label an image")
 
 
-def _check_reached(name: str, asked: float, least: float, structures: Sequence[str]) -> None:
-    if least > asked:
-        raise ValueError(
-            f"compress: {name}={asked} is less than can be kept: without all that {', '.join(structures)} can give, "
-            f"{least:.3f} remain (embedding and head always stay); ask for more, or add structures"
-        )
-
-
-def _check_fast_enough(asked: float, least: float, structures: Sequence[str]) -> None:
-    if least > asked:
-        raise ValueError(
-            f"compress: latency_ms={asked} is less than a pass takes without all that {', '.join(structures)} can "
-            f"give, {least:.3g} ms on this machine; ask for more, or add structures"
-        )
-
-
-def _notice(handle: Attached, selection: Selection) -> None:
-    """Warn where nothing is removed, and where all of a block's attention or MLP is."""
+def _notice(handle: Attached, selection: Selection, structures: Sequence[str]) -> None:
+    """Warn where nothing is removed, where all of an attention or MLP is that was not to go, and where all is lost."""
     if all(bool(kept.all()) for kept in selection.keep.values()):
         about = handle.summary()
         warnings.warn(
@@ -169,8 +230,14 @@ def _notice(handle: Attached, selection: Selection) -> None:
             "likely dropped than kept); give a smaller target, or train with a larger delta",
             stacklevel=4,
         )
-    empty = selection.emptied()
-    if empty:
+    empty, left = selection.emptied(), selection.result()
+    if any(name.endswith("attn") for name in empty) and left.pool == "class" and not any(b.value for b in left.blocks):
+        warnings.warn(
+            "compress: no attention is left, so that the class token sees nothing of an image and the answer is the "
+            "same for all; keep more",
+            stacklevel=4,
+        )
+    if empty and "layers" not in structures:
         warnings.warn(
             f"compress: nothing is left of {', '.join(empty)}: a constant takes the place; keep more if that costs "
             "too much",

@@ -81,8 +81,8 @@ def _masked_norms(
         for norm, writer in (("norm1", "attn"), ("norm2", "mlp")):
             found[f"blocks.{i}.{norm}"] = written[:, gone]
             last = {"attn": "proj", "mlp": "fc2"}[writer]
-            name = f"blocks.{i}.{writer}.{last}.bias"
-            written = written + state[name if name in state else f"blocks.{i}.{writer}.bias"]
+            for name in (f"blocks.{i}.{writer}.{last}.bias", f"blocks.{i}.{writer}.bias"):
+                written = written + state[name] if name in state else written  # neither: it is in a bias before
     found["norm"] = written[:1, gone] if selection.shape.pool == "class" else written[:, gone]
     return {name: _moments(found[name].mean(-1), found[name].square().mean(-1)) for name in norms}
 

@@ -23,6 +23,8 @@ from ..nn.masked import in_eval_mode
 from .selection import Node
 from .shape import Shape
 
+OF_CLASSES = ("softmax", "binary")
+"""Likelihoods whose labels can be summed over."""
 IMAGES, CHUNK = 1024, 128
 """How many images are looked at, at most, and how many at once."""
 
@@ -63,7 +65,7 @@ def gate_evidence(handle: Attached, shape: Shape, images: Tensor) -> Gates:
         images: ``[N, C, H, W]`` as the model reads them; the first 1,024 count.
     """
     kind = handle.parts.likelihood
-    if kind.name not in ("softmax", "binary"):
+    if kind.name not in OF_CLASSES:
         raise ValueError(f"compress: score='gate' sums over classes, and {kind.name!r} has none; use score='both'")
     images = images[:IMAGES]
     alone = {name: torch.zeros(size, dtype=torch.float64) for name, size in shape.nodes().items()}

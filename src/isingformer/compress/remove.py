@@ -4,11 +4,15 @@ Axes: a weight is ``[out, in]``; a kept layer is its kept rows and columns, and 
 
     b + W[:, gone] constant[gone]
 
-with the constants of `constants.py`.
+with the constants of `constants.py`. An attention or MLP of which nothing is left gives its bias to every token. No one
+reads the residual stream between it and the last layer that wrote there, so its bias is added to that one's, or to the
+positions where there is none: the same, for no call at all. Where masks are drawn on the positions, as `Dropout` with
+its posterior does, the bias stays by itself.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
@@ -21,7 +25,7 @@ from .checks import checked_handle
 from .compact import CompactNorm, CompactViT, empty_compact
 from .constants import Constants, masked_constants, measured_constants, norm_names
 from .selection import Selection
-from .shape import RESIDUAL, shape_of
+from .shape import RESIDUAL, Shape, shape_of
 
 _EMBEDDINGS = ("embed.weight", "embed.bias", "class_token", "position")
 
@@ -57,10 +61,14 @@ def remove(
         constants = masked_constants(expected, selection, names)
     else:
         constants = measured_constants(model, images, selection, names)
-    compact = empty_compact(selection.result(), model.get_parameter("head.weight"))
+    folded = not (bayesian and handle.parts.node_masks)
+    left = dataclasses.replace(selection.result(), folded=folded)
+    compact = empty_compact(left, model.get_parameter("head.weight"))
     state = _layers(expected, means if bayesian else expected, selection, constants)
     state |= _stream(means if bayesian else expected, selection, set(compact.state_dict()))
     state |= _gone(model, compact, constants, selection)
+    if folded:
+        _fold(state, left)
     compact.load_state_dict(state)
     if bayesian:
         carry(handle, compact, selection)
@@ -101,10 +109,23 @@ def _stream(stored: Mapping[str, Tensor], selection: Selection, wanted: set[str]
     """Whatever is laid along the residual stream: class token, positions, norms, constants of before."""
     kept, inside = selection.keep[RESIDUAL].to(stored["position"].device), set(selection.shape.wiring())
     found = {}
-    for name in wanted & set(stored):
+    constants = {f"blocks.{i}.{name}.bias" for i in range(len(selection.shape.blocks)) for name in ("attn", "mlp")}
+    for name in (wanted | constants) & set(stored):
         if name.rpartition(".")[0] not in inside and "gone_" not in name:
             found[name] = stored[name][..., kept]
     return found
+
+
+def _fold(state: dict[str, Tensor], shape: Shape) -> None:
+    """Add what attentions and MLPs that are gone give to the bias of whatever wrote before them."""
+    before = "position"
+    for i in range(len(shape.blocks)):
+        for name, last in (("attn", "proj"), ("mlp", "fc2")):
+            layer = f"blocks.{i}.{name}.{last}"
+            if layer in shape.wiring():
+                before = f"{layer}.bias"
+            elif f"blocks.{i}.{name}.bias" in state:
+                state[before] = state[before] + state.pop(f"blocks.{i}.{name}.bias")
 
 
 def _gone(model: nn.Module, compact: CompactViT, constants: Constants, selection: Selection) -> dict[str, Tensor]:

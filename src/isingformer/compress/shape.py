@@ -51,6 +51,8 @@ class Shape:
     """Whether the last block works on all tokens although the head reads the class token alone, as a `ViT` does."""
     eps: float = 1e-5
     """What the norms add to a variance."""
+    folded: bool = False
+    """Whether what is left of an attention or MLP that is gone is in the bias before it, and not added by itself."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
