@@ -104,3 +104,15 @@ def unnamed(page, role):
 def repeated_ids(page):
     ids = page.locator("[id]").evaluate_all("all => all.map(element => element.id)")
     return len(ids) - len(set(ids))
+
+
+def assert_words_stand_out(opened, viewport):
+    """In light and in dark, which must differ, on the page that `opened(viewport, scheme)` opens."""
+    backgrounds = set()
+    for scheme in ("light", "dark"):
+        page = opened(viewport, scheme)
+        unfold(page)
+        worst = worst_contrast(page)
+        assert worst["ratio"] >= 4.5, (scheme, worst)
+        backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(backgrounds) == 2

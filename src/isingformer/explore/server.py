@@ -172,6 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             status, (kind, content) = HTTPStatus.INTERNAL_SERVER_ERROR, _error(error)
         self._send(status, kind, content)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the standard library refuses, other methods and broken requests, in the form of all other errors."""
+        status = HTTPStatus(code)
+        self._send(status, *_error(ValueError(message or status.phrase)))
+
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -186,7 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "POST" if self.command == "GET" else "GET")
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
         if status != HTTPStatus.OK:
             self._drain()
 
