@@ -8,13 +8,17 @@ one run: trainings' steps a second (a step of twenty stacked replicas counts twe
 step (compiling, capturing), memory, and the seconds that T passes over the test images take. Stacked are the replicas
 of a cell at all its rates, as the study stacks them. From these follows what the whole plan takes on this device: steps
 times seconds a step, and every program compiled once. Images are random pixels of each dataset's shape, of which speed
-does not depend.
+does not depend. A run that was broken off goes on: rows that the file holds stay, but for those of the largest shape,
+whose three ways are compared in one run.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import gc
+import json
 import time
+from pathlib import Path
 
 import torch
 from common import report
@@ -71,6 +75,7 @@ def measured(plan, cell, way, device, rounds, warm=CYCLE):
     data = Dataset(cell.dataset, images(cell.size, *SHAPES[cell.dataset]), images(test, *SHAPES[cell.dataset]),
                    tuple(map(str, range(classes))))  # fmt: skip
     recipes = [plan.recipe_for(*training) for training in trainings]
+    gc.collect()  # the training before
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -134,6 +139,17 @@ def whole_plan(plan, rows):
     }
 
 
+def measured_before(out, plan, largest):
+    """The rows of a run that was broken off, but for those of the largest shape, and where it ran."""
+    if not out or not Path(out).exists():
+        return [], {}
+    found = json.loads(Path(out).read_text())
+    if found["plan"] != plan.name or "trainings" in found:  # another plan's, or complete
+        return [], {}
+    rows = [row for row in found["rows"] if (row["image"], row["batch"]) != largest]
+    return rows, {"before": {key: found[key] for key in ("device", "torch", "commit", "date", "command")}}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", default="paper", help="quick, paper, or a TOML file (default: paper)")
@@ -148,20 +164,23 @@ def main():
         plan = dataclasses.replace(plan, methods=tuple(args.methods), settings={})
     if device.type == "cpu":
         torch.set_num_threads(1)
-    cells, rows = {}, []
+    cells = {}
     for cell in plan.cells():
         batch = plan.recipe_for(cell, 0).batch_for(cell.size)
-        cells[cell.method, SHAPES[cell.dataset][:2], batch] = cell  # the largest of its kind stands for all
-    kept = list(cells.values())
-    largest = [next(cell for cell in reversed(kept) if cell.method == method) for method in plan.methods]
+        channels, side, _ = SHAPES[cell.dataset]
+        cells[cell.method, f"{channels}x{side}x{side}", batch] = cell  # the largest of its kind stands for all
+    largest = next(reversed(cells))[1:]
+    rows, before = measured_before(args.out, plan, largest)
+    done = {(row["method"], row["image"], row["batch"]) for row in rows}
     title = f"trainings of the plan {plan.name!r}"
     for way in args.ways:
-        for cell in kept if way == "stacked" else largest:
-            rows.append({"scoring_s": None, **measured(plan, cell, way, device, args.rounds)})
-            report(title, rows, args.out, plan=plan.name)
+        for kind, cell in cells.items():
+            if kind[1:] == largest or (way == "stacked" and kind not in done):
+                rows.append({"scoring_s": None, **measured(plan, cell, way, device, args.rounds)})
+                report(title, rows, args.out, plan=plan.name, **before)
     if "stacked" in args.ways:
         more = whole_plan(plan, rows)
-        report(title, rows, args.out, plan=plan.name, **more)
+        report(title, rows, args.out, plan=plan.name, **before, **more)
         for name, value in more.items():
             print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
 

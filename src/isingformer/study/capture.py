@@ -8,6 +8,7 @@ the method afterwards.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Hashable, Iterator
 
 import torch
@@ -17,6 +18,19 @@ from ..methods import Attached
 
 WARM_RUNS = 2
 """Runs in eager mode before a recording: kernels are compiled and chosen, the optimiser's state is made."""
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Inside, Python frees no cycles of objects: an earlier training's graphs must not go while another is recorded."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Graphs:
@@ -41,7 +55,7 @@ class Graphs:
             return True
         graph = torch.cuda.CUDAGraph()
         shared = next((other.pool() for other in self.graphs.values()), None)
-        with torch.cuda.graph(graph, pool=shared, stream=self.stream):
+        with _no_garbage(), torch.cuda.graph(graph, pool=shared, stream=self.stream):
             work()
         self.graphs[name] = graph
         graph.replay()  # recording did nothing on the GPU

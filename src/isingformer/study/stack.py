@@ -33,7 +33,7 @@ from .flat import Flat
 
 WORTH_COMPILING = 1500
 """Training steps from which on a GPU saves more by compiled code than compiling it takes."""
-IMAGES_AT_ONCE = 5120
+IMAGES_AT_ONCE = 20480
 """In a pass of a GPU's predictions, over all replicas."""
 PROGRAMS = 64
 """How many compiled versions of a block (of shapes, methods, modes) torch may keep before it gives up compiling."""
