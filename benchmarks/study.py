@@ -38,6 +38,8 @@ WAYS = {"stacked": (None, True), "looped": (1, True), "eager": (1, False)}
 """Replicas (None: all of a cell, at all its rates) and whether compiled and captured."""
 CYCLE = 20
 """Steps that hold whole refresh cycles, with and without measuring."""
+WARM = 2 * CYCLE
+"""Steps before the timed ones, in which all that is recorded once is recorded: sweeps take three refreshes."""
 
 
 PASSES = 10
@@ -65,7 +67,7 @@ def at_all_rates(plan, cell):
     return [(other, replica) for other in cells for replica in range(plan.replicas)]
 
 
-def measured(plan, cell, way, device, rounds, warm=CYCLE):
+def measured(plan, cell, way, device, rounds):
     """One row: a training of the cell, stopped when it has been timed."""
     channels, side, classes = SHAPES[cell.dataset]
     replicas, fast = WAYS[way]
@@ -87,10 +89,10 @@ def measured(plan, cell, way, device, rounds, warm=CYCLE):
     marks = {}
 
     def told(step):
-        if step in (warm, warm + rounds * CYCLE):
+        if step in (WARM, WARM + rounds * CYCLE):
             wait(device)
             marks[step] = time.perf_counter()
-        if step == warm + rounds * CYCLE:
+        if step == WARM + rounds * CYCLE:
             raise Enough
 
     with contextlib.suppress(Enough):
@@ -130,7 +132,7 @@ def whole_plan(plan, rows):
         row = found[cell.method, f"{channels}x{side}x{side}", batch]
         training += recipe.epochs * (cell.size // batch) * row["ms"] / 1e3
         scoring += row["scoring_s"]
-        used[cell.method, row["image"], batch] = max(0.0, row["ready_s"] - CYCLE * row["ms"] / 1e3)
+        used[cell.method, row["image"], batch] = max(0.0, row["ready_s"] - WARM * row["ms"] / 1e3)
     return {
         "trainings": plan.trainings,
         "training_minutes": training / 60,
