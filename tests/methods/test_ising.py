@@ -203,6 +203,16 @@ def test_kl_of_the_masks_is_right_during_warm_up(tiny):
     torch.testing.assert_close(at_zero - without_masks, -weights * torch.tensor(0.7, dtype=torch.float64).log())
 
 
+def test_what_kl_reads_stays_where_it_is_when_q_is_swept(tiny, batch):
+    """A CUDA graph of a training step goes on reading there; elsewhere it would read memory that was let go."""
+    method = isf.attach(tiny(), isf.Ising(warmup=0, refresh=1, kl_weight=1.0), examples=10)
+    x, y = batch()
+    before, place = method.kl().item(), method._constant
+    torch.nn.functional.cross_entropy(method.model(x), y).add(method.kl()).backward()
+    method.step()
+    assert method.kl().item() != before and method._constant is place
+
+
 def test_the_fused_encoder_layer_does_not_compute_around_its_masks():
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)

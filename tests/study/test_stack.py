@@ -126,7 +126,7 @@ def test_captured_and_compiled_it_is_the_eager_training(name, compiled, monkeypa
         for fast in (True, False)
     )
     assert fast.captured and fast.compiled is compiled and not slow.captured
-    fast.train()
+    fast.train(lambda _: torch.cuda.empty_cache())  # what a graph reads must not have been let go
     slow.train()
     for (key, one), other in zip(fast.model.state_dict().items(), slow.model.state_dict().values(), strict=True):
         if not key.endswith("attn.qkv.bias"):

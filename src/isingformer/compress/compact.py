@@ -123,7 +123,10 @@ class CompactAttention(nn.Module):
             q, k, v = layer(x).split(sizes, -1)
             return q[..., :1, :] if self.first else q, k, v
         q = F.linear(x[..., :1, :], layer.weight[:queries], layer.bias[:queries])
-        k, v = F.linear(x, layer.weight[queries:], layer.bias[queries:]).split(sizes[1:], -1)
+        weight, bias = layer.weight[queries:], layer.bias[queries:]
+        # On a GPU cuBLAS takes for granted that a bias begins at a multiple of 16 bytes, which this one need not.
+        both = F.linear(x, weight) + bias if x.is_cuda else F.linear(x, weight, bias)
+        k, v = both.split(sizes[1:], -1)
         return q, k, v
 
     def _head(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, T, channels]

@@ -37,7 +37,8 @@ class Attached:
         self.rule = method.rule(parts, examples=examples, steps=steps)
         self.steps = 0
         self.attached = True
-        self._constant: Tensor | None = None
+        self._constant: Tensor | None = None  # of the divergence, what m does not move
+        self._constant_is_old = True
         self._hook: Any = None
         self.rule.begin()
         # Their fused path would read the weights past the posterior; without this mark they do not take it.
@@ -78,10 +79,7 @@ class Attached:
         first = next(iter(self.parts.posteriors.values())).drop
         weight = self.method.weight_of_kl / self.examples
         if weight:
-            if self._constant is None or (self._constant.device, self._constant.dtype) != (first.device, first.dtype):
-                masks = self.rule.has_mask_prior
-                self._constant = constant_divergence(self.parts, self.method, masks=masks)
-            value = weight * (slab_pull(self.parts, self.method) + self._constant)
+            value = weight * (slab_pull(self.parts, self.method) + self._constant_divergence(first))
         else:
             value = first.new_zeros(first.shape[:-2])
         if not torch.is_grad_enabled():
@@ -89,6 +87,15 @@ class Attached:
         probe = torch.zeros_like(value, requires_grad=True)
         self.rule.watch(probe, terms)
         return value + probe
+
+    def _constant_divergence(self, like: Tensor) -> Tensor:
+        known = self._constant
+        if known is None or (known.device, known.dtype) != (like.device, like.dtype):
+            known = self._constant = constant_divergence(self.parts, self.method, masks=self.rule.has_mask_prior)
+        elif self._constant_is_old:  # written where it is: a CUDA graph of kl() goes on reading there
+            known.copy_(constant_divergence(self.parts, self.method, masks=self.rule.has_mask_prior))
+        self._constant_is_old = False
+        return known
 
     def step(self, *, targets: Tensor | None = None) -> None:
         """Count a training step; take in curvature and sweep q where that is due. Before or after the optimiser's step.
@@ -98,7 +105,7 @@ class Attached:
         """
         self._check_attached("step()")
         if self.rule.step(self.steps + 1, targets):
-            self._constant = None
+            self._constant_is_old = True
         self.steps += 1
 
     @property
@@ -230,7 +237,7 @@ class Attached:
         """
         self._check_attached("shard()")
         shard(self)
-        self._constant = None
+        self._constant_is_old = True
 
     def check_whole(self, what: str) -> None:
         """Raise where q is in pieces, for work that needs all of it in one process."""
@@ -269,7 +276,7 @@ class Attached:
         for name, tensor in live.items():
             tensor.copy_(state[name])
         self.steps = int(state["steps"])
-        self._constant = None
+        self._constant_is_old = True
         self.rule.resume(self.steps)
 
     def _check_attached(self, what: str) -> None:
