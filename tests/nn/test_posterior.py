@@ -6,7 +6,7 @@ import torch
 from frozen import FrozenNoise
 from isingformer.nn.local import local_noise
 from isingformer.nn.noise import TorchNoise
-from isingformer.nn.posterior import NodeMask, Posterior
+from isingformer.nn.posterior import NodeMask, Posterior, node_odds
 
 DRAWS = 20_000
 
@@ -51,6 +51,61 @@ def test_tied_masks_drop_whole_input_nodes():
         drawn = part.draw(weight)
         gone = drawn == 0
         assert (gone.all(0) | (~gone).all(0)).all()
+
+
+def by_node(q, sampling="mask", **how):
+    """(the layer, its weight): masks by node, q as given."""
+    part, weight = layer(sampling=sampling, **how)
+    part.by_node = True
+    part.drop.copy_(q)
+    return part, weight
+
+
+def test_one_number_a_node_drops_each_weight_at_its_own_rate():
+    q = torch.rand(4, 5, dtype=torch.float64)
+    part, weight = by_node(q, noise_sd=0.0)
+    gone = torch.stack([part.draw(weight) == 0 for _ in range(DRAWS)]).double()
+    assert ((gone.mean(0) - q).abs() < 5 * (q * (1 - q) / DRAWS).sqrt()).all()
+    order = q.argsort(0)
+    assert (gone.gather(1, order.expand_as(gone)).diff(dim=1) >= 0).all()  # never one without those of higher q
+
+
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_by_node_what_reads_a_node_varies_together(sampling):
+    """Where all weights of a node have one q: the moments of node dropout, and no other noise."""
+    part, weight = by_node(torch.rand(1, 5, dtype=torch.float64).expand(4, 5), sampling, noise_sd=0.0)
+    x = torch.randn(1, 5, dtype=torch.float64)
+    drawn = torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
+    q = part.drop[0]
+    covariance = torch.einsum("i,ai,bi->ab", x[0].square() * q * (1 - q), weight, weight)
+    error = covariance.diag().sqrt()
+    assert ((drawn.mean(0) - weight @ (x[0] * (1 - q))).abs() < 5 * error / DRAWS**0.5).all()
+    torch.testing.assert_close(drawn.T.cov(), covariance, rtol=0, atol=float(0.05 * covariance.diag().max()))
+
+
+def test_by_node_local_noise_is_node_dropout_where_all_weights_of_a_node_are_alike():
+    q = torch.rand(1, 5, dtype=torch.float64).expand(4, 5)
+    noise = FrozenNoise()
+    part, weight = by_node(q, "local", noise_sd=0.0, noise=noise)
+    tied, _ = layer(tied=True, sampling="local", noise_sd=0.0, noise=noise)
+    tied.drop.copy_(q)
+    tied.layer = part.layer
+    x = torch.randn(7, 5, dtype=torch.float64)
+    torch.testing.assert_close(part(x, weight, None), tied(x, weight, None))
+
+
+def test_by_node_local_noise_is_nowhere_less_than_the_masks():
+    q = torch.rand(4, 5, dtype=torch.float64)
+    part, weight = by_node(q, "local", noise_sd=0.0)
+    odds = node_odds(weight, q)
+    square = (weight * (1 - q)).square()
+    torch.testing.assert_close((square * odds).sum(0), (weight.square() * q * (1 - q)).sum(0))
+    for node in range(5):
+        x = torch.eye(5, dtype=torch.float64)[node].expand(DRAWS, 5)
+        found = part(x, weight, None).var(0)
+        variance = torch.maximum(square * odds, weight.square() * q * (1 - q))[:, node]
+        torch.testing.assert_close(found, variance, rtol=0.1, atol=1e-4)
+    assert torch.equal(node_odds(torch.zeros_like(weight), q), torch.zeros(1, 5, dtype=torch.float64))
 
 
 def test_certain_weights_stay_and_dropped_weights_go():

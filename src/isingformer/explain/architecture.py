@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
+from ..nn.posterior import Posterior
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
@@ -145,9 +146,7 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
         name: (torch.zeros_like(weights[name]) if name in weights else found[name].drop.detach()).cpu().clone()
         for name in parts.layers
     }
-    entropies = {
-        name: mask_entropy(q[:1] if found[name].tied else q) for name, q in drop.items() if name in found
-    }  # a tied mask is one, however many weights follow it
+    entropies = {name: _entropy(found[name], q) for name, q in drop.items() if name in found}
     method = attached_to(model)
     assert method is not None, "networks are drawn from an attached model"
     carried = method.weight_posterior()
@@ -190,6 +189,22 @@ def _snapshot(weights: WeightPosterior) -> WeightPosterior:
 def mask_entropy(q: Tensor) -> Tensor:
     """- q log q - (1 - q) log(1 - q) of every mask, in nats."""
     return torch.special.entr(q) + torch.special.entr(1 - q)
+
+
+def node_entropy(q: Tensor) -> Tensor:
+    """Of the masks that one number a node draws, in nats, ``[in]`` for q ``[out, in]``.
+
+    The number falls between two of the node's q, or below or above all: each gap is an outcome, as probable as wide.
+    """
+    ends = torch.cat([torch.zeros_like(q[:1]), q.sort(0).values, torch.ones_like(q[:1])])
+    return torch.special.entr(ends.diff(dim=0)).sum(0)
+
+
+def _entropy(part: Posterior, q: Tensor) -> Tensor:
+    """Of every draw that a layer's masks come from; a tied mask is one, however many weights follow it."""
+    if part.by_node:
+        return node_entropy(q)
+    return mask_entropy(q[:1] if part.tied else q)
 
 
 def head_keep(parts: Anatomy, drop: Mapping[str, Tensor]) -> Tensor:

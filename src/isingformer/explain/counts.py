@@ -80,11 +80,8 @@ def drawn_masks(networks: Networks, t: int) -> dict[str, Tensor]:
     """The architecture of drawn network t by layer, bool ``[out, in]``."""
     noise = networks.noise()
     noise.set(masks=t, weights=t)
-    masks = {}
-    for name, part in posteriors(networks.model).items():
-        q = part.drop[..., :1, :] if part.tied else part.drop
-        masks[name] = (noise.uniform(q.shape, q, part.layer) >= q).expand_as(part.drop)
-    return masks
+    found = posteriors(networks.model)
+    return {name: part.drawn_mask(noise).expand_as(part.drop) for name, part in found.items()}
 
 
 def drawn_counts(networks: Networks, parts: Anatomy) -> CountSpread:

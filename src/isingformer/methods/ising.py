@@ -16,6 +16,7 @@ from .ising_rule import IsingRule
 from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rate, Rule
 
 Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
+Granularity = Literal["weight", "node"]
 DEFAULT_WARMUP = 0.05
 
 
@@ -31,6 +32,8 @@ class Ising(Method):
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
+        granularity: what masks are drawn for: every ``weight`` by itself, or one number a ``node`` for the weights that
+            read it, so that they go together as far as their q allow. q is that of single weights either way.
         sampling: how training passes are drawn: ``local``, fresh for every example and token, or ``mask``, one draw a
             batch. `predict` draws masks unless asked otherwise.
         warmup: with nothing dropped, a number of steps (int) or a share of them (float below 1, needs `steps` at
@@ -50,6 +53,7 @@ class Ising(Method):
     evidence_weight: float | None = None
     evidence: Evidence = "obd"
     curvature: Curvature = "fisher"
+    granularity: Granularity = "weight"
     warmup: int | float | None = None
     refresh: int | Literal["epoch"] = 10
     average: float = 0.9
@@ -70,6 +74,7 @@ class Ising(Method):
         check("evidence", self.evidence, self.evidence in ("obd", "curvature", "none"), "'obd', 'curvature' or 'none'")
         kinds = ("fisher", "expand", "lm", "mc-fisher", "hutchinson")
         check("curvature", self.curvature, self.curvature in kinds, f"one of {kinds}")
+        check("granularity", self.granularity, self.granularity in ("weight", "node"), "'weight' or 'node'")
         check("warmup", self.warmup, self.warmup is None or self.warmup >= 0, "zero or more steps, or a share below 1")
         if isinstance(self.warmup, float):
             check("warmup", self.warmup, self.warmup < 1, "a share below 1, or an int for a number of steps")
@@ -114,6 +119,11 @@ class Ising(Method):
         if self.evidence_weight is not None:
             return self.evidence_weight
         return _inverse(DEFAULT_KL_WEIGHT if self.kl_weight is None else self.kl_weight)
+
+    @property
+    def by_node(self) -> bool:
+        """Whether one number a node draws the masks of its outgoing weights."""
+        return self.granularity == "node"
 
     def warmup_steps(self, steps: int | None) -> int:
         """How many steps drop nothing, for a training of `steps` steps (None: not known)."""

@@ -187,6 +187,11 @@ class Method(ABC):
         """Whether a layer's masks are tied over the outgoing weights of each input node."""
         return False
 
+    @property
+    def by_node(self) -> bool:
+        """Whether one number a node draws the masks of its outgoing weights."""
+        return False
+
     def embedding_drop(self) -> float | None:
         """Drop probability for the nodes of the embeddings; None where the method leaves them alone."""
         return None

@@ -6,6 +6,13 @@ Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading rep
     mask:      W = (1 - xi) m + s eps,   one draw for the whole call
     local:     x W' ~ N(x (m (1 - q))', x^2 (m^2 q (1 - q) + s^2)'),   fresh for every example and token
     local, tied masks (node dropout):  ((1 - xi) x) (m + s eps)',  xi fresh for every example and token
+
+By node, the masks of all weights that read an input node j come from one number, xi[j', j] = [u_j < q[j', j]]. Every
+weight keeps its own q, but those of a node go together as far as their q allow; where all have one q, it is node
+dropout.
+
+    local, by node:  (x k / (1 - q_j)) (m (1 - q))' + what is left of the variance as noise,
+                     k ~ Bernoulli(1 - q_j) of every node, example and token; see `node_odds`
 """
 
 from __future__ import annotations
@@ -33,6 +40,28 @@ def _number(layer: int, like: Tensor) -> Tensor:
     return torch.full((), layer, dtype=torch.int32, device=like.device)
 
 
+def node_odds(weight: Tensor, q: Tensor) -> Tensor:
+    """q_j / (1 - q_j) of dropping input nodes whole, so that all that reads a node varies as much as by its own masks.
+
+        sum over j' of m^2 q (1 - q)  =  q_j / (1 - q_j)  *  sum over j' of (m (1 - q))^2
+
+    Args:
+        weight: m, ``[*R, out, in]``.
+        q: likewise.
+
+    Returns:
+        ``[*R, 1, in]``; 0 for a node that nothing reads.
+    """
+    square = weight.square()
+    kept = (square * (1 - q).square()).sum(-2, keepdim=True)
+    return (square * (q * (1 - q))).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
+
+
+def _over_tokens(nodes: Tensor, x: Tensor) -> Tensor:
+    """``[*R, 1, in]`` so that it meets x ``[*R, N, ..., in]``."""
+    return nodes.view(*nodes.shape[:-2], *(1 for _ in range(x.dim() - nodes.dim() + 1)), nodes.shape[-1])
+
+
 class Posterior(nn.Module):
     """The posterior of one weight: its drop probability q, its noise s, and how a pass uses them.
 
@@ -47,6 +76,7 @@ class Posterior(nn.Module):
         noise: the source of randomness, shared by the layers of a model.
         layer: this layer's number, which tells its noise from the others'.
         tied: one mask for all the outgoing weights of an input node (node dropout) instead of one a weight.
+        by_node: one number a node for the masks of its outgoing weights, each with its own q.
     """
 
     drop: Tensor
@@ -65,6 +95,7 @@ class Posterior(nn.Module):
         noise: Noise,
         layer: int,
         tied: bool = False,
+        by_node: bool = False,
     ) -> None:
         super().__init__()
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -75,7 +106,7 @@ class Posterior(nn.Module):
         self.sampling = sampling
         self.noise = noise
         self.register_buffer("layer", _number(layer, weight), persistent=False)
-        self.tied = tied
+        self.tied, self.by_node = tied, by_node
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
@@ -95,7 +126,7 @@ class Posterior(nn.Module):
             return self._product(x, self.expected(weight) if self.stand_in is None else self.stand_in, bias)
         if how == "mask":
             return self._product(x, self.draw(weight), bias)
-        return self._local_by_node(x, weight, bias) if self.tied else self._local(x, weight, bias)
+        return self._local_tied(x, weight, bias) if self.tied else self._local(x, weight, bias)
 
     def whole(self) -> Tensor:
         """q, ``[*R, out, in]``: live, or put together from a piece a process, for which all must ask."""
@@ -118,9 +149,13 @@ class Posterior(nn.Module):
 
     def draw(self, weight: Tensor) -> Tensor:
         """(1 - xi) m + s eps."""
+        return self._with_noise(weight * self.drawn_mask(self.noise))
+
+    def drawn_mask(self, noise: Noise) -> Tensor:
+        """1 - xi, bool ``[*R, out, in]``, or ``[*R, 1, in]`` where masks are tied."""
         q = self.whole()[..., :1, :] if self.tied else self.whole()
-        kept = self.noise.uniform(q.shape, q, self.layer) >= q
-        return self._with_noise(weight * kept)
+        shape = (*q.shape[:-2], 1, q.shape[-1]) if self.by_node else q.shape
+        return noise.uniform(shape, q, self.layer) >= q
 
     def _with_noise(self, weight: Tensor) -> Tensor:
         if not self.noise_sd:
@@ -129,15 +164,23 @@ class Posterior(nn.Module):
 
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.whole().to(weight.dtype)
-        mean = self._product(x, weight * (1 - q), bias)
+        spread, some = q * (1 - q), x
+        if self.by_node:
+            with torch.no_grad():
+                odds = node_odds(weight, q)
+            spread = (spread - (1 - q).square() * odds).clamp_min(0)
+            some = x * (self._kept_nodes(x, odds / (1 + odds)) * _over_tokens(1 + odds, x)).to(x.dtype)
+        mean = self._product(some, weight * (1 - q), bias)
         eps = self.noise.normal(mean.shape, mean, self.layer)
-        return mean + local_noise(x, weight.square() * (q * (1 - q)) + self.noise_sd**2, eps)
+        return mean + local_noise(x, weight.square() * spread + self.noise_sd**2, eps)
 
-    def _local_by_node(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        q = self.whole()[..., 0, :]
-        q = q.view(*q.shape[:-1], *(1 for _ in range(x.dim() - q.dim())), q.shape[-1])
-        kept = self.noise.uniform(x.shape, q, self.layer) >= q
-        return self._product(x * kept, self._with_noise(weight), bias)
+    def _local_tied(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._product(x * self._kept_nodes(x, self.whole()[..., :1, :]), self._with_noise(weight), bias)
+
+    def _kept_nodes(self, x: Tensor, q: Tensor) -> Tensor:
+        """Which nodes are kept, of every example and token: bool like x, for q ``[*R, 1, in]``."""
+        q = _over_tokens(q, x)
+        return self.noise.uniform(x.shape, q, self.layer) >= q
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         measured = (self.training and self.measuring) or self.measure_expected
@@ -179,7 +222,9 @@ class Posterior(nn.Module):
     def extra_repr(self) -> str:
         """What the layer prints of itself."""
         mean = float(self.drop.mean()) if self.drop.numel() else 0.0
-        return f"mean q={mean:.3f}, s={self.noise_sd:.3g}, sampling={self.sampling!r}" + (", tied" if self.tied else "")
+        return f"mean q={mean:.3f}, s={self.noise_sd:.3g}, sampling={self.sampling!r}" + (
+            ", tied" if self.tied else ", by node" if self.by_node else ""
+        )
 
 
 class NodeMask(nn.Module):
