@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from torch import nn
 
 import isingformer as isf
-from isingformer.ising import kl_masks, kl_weights
+from isingformer.ising import kl_masks, kl_weights, slab_cost, slab_cost_beyond
 
 DOUBLE = torch.float64
 EXAMPLES = 7.0  # N
@@ -38,6 +38,15 @@ def test_weights_divergence_is_the_average_of_two_integrals(s, s1, s2):
         mean, drop = torch.tensor(m, dtype=DOUBLE), torch.tensor(q, dtype=DOUBLE)
         found = kl_weights(mean, drop, noise_sd=s, spike_sd=s1, slab_sd=s2)
         assert float(found) == pytest.approx(q * spike + (1 - q) * slab, abs=1e-9)
+
+
+@pytest.mark.parametrize(("s", "s2"), [(0.1, 1.0), (0.0, 0.7)])
+def test_a_variance_of_its_own_costs_a_kept_weight_what_the_integral_says(s, s2):
+    variance = torch.tensor([0.0, 1e-4, 0.02, 3.0], dtype=DOUBLE)
+    found = slab_cost_beyond(variance, noise_sd=s, slab_sd=s2) + slab_cost(s, s2)
+    for value, v in zip(found.tolist(), variance.tolist(), strict=True):
+        sd = math.sqrt(s**2 + v)
+        assert value == pytest.approx(gaussian_kl_by_integration(0.0, sd, s2) if sd else 0.0, abs=1e-9)
 
 
 def test_masks_divergence_is_the_average_log_ratio():

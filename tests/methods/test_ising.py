@@ -198,9 +198,34 @@ def test_kl_of_the_masks_is_right_during_warm_up(tiny):
         at_zero = method.kl()
         for part in method.parts.posteriors.values():
             part.prior.fill_(-1e9)  # a prior that is sure of q = 0 costs nothing
-        method._constant = None
+        method._constant_is_old = True
         without_masks = method.kl()
     torch.testing.assert_close(at_zero - without_masks, -weights * torch.tensor(0.7, dtype=torch.float64).log())
+
+
+def test_a_kept_weights_own_noise_is_what_the_data_leave_open(tiny, batch):
+    """v = temperature / (N h + 1 / s2^2), nothing before h is known, and charged for in kl()."""
+    how = {"refresh": 1, "kl_weight": 1.0, "evidence_weight": 1.0}
+    method = isf.attach(tiny(), isf.Ising(warmup=1, laplace_noise=0.3, **how), examples=10)
+    parts = method.parts.posteriors
+    assert not any(bool(part.variance.any()) for part in parts.values())
+    x, y = batch()
+    torch.nn.functional.cross_entropy(method.model(x), y).add(method.kl()).backward()
+    method.step()
+    for name, h in method.curvature().items():
+        fan_in = h.shape[-1]
+        torch.testing.assert_close(parts[name].variance, 0.3 / (10 * h + fan_in))
+        torch.testing.assert_close(method.weight_posterior()[name].own_variance, parts[name].variance)
+    noisy = method.kl().item()
+    costs = 0.0
+    for part in parts.values():
+        s, s2, v = part.noise_sd, 1 / part.shape[-1] ** 0.5, part.variance
+        wide = (s**2 + v).sqrt()
+        cost = (s / wide).log() + (wide**2 - s**2) / (2 * s2**2)
+        costs += float(((1 - part.drop) * cost).sum()) / 10
+        v.zero_()
+    method._constant_is_old = True
+    assert noisy - method.kl().item() == pytest.approx(costs)
 
 
 def test_what_kl_reads_stays_where_it_is_when_q_is_swept(tiny, batch):

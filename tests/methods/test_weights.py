@@ -61,6 +61,24 @@ def test_cdf_is_scipys():
         np.testing.assert_allclose(posterior.cdf(torch.tensor(w, dtype=DOUBLE)).flatten(), expected, atol=1e-12)
 
 
+def test_kept_weights_may_have_a_variance_of_their_own():
+    plain = grid()
+    own = torch.linspace(0, 0.5, 25, dtype=DOUBLE).view(5, 5)
+    posterior, draws = isf.WeightPosterior(plain.location, plain.drop, S, own), 40_000
+    g = torch.Generator().manual_seed(0)
+    kept = torch.rand(draws, 5, 5, dtype=DOUBLE, generator=g) >= posterior.drop
+    w = kept * posterior.location + (S**2 + kept * own).sqrt() * torch.randn(kept.shape, dtype=DOUBLE, generator=g)
+    squares = (w - posterior.mean).square()
+    assert ((squares.mean(0) - posterior.sd.square()).abs() < 6 * squares.std(0) / math.sqrt(draws)).all()
+    for p in (0.05, 0.7):
+        share = (w <= posterior.quantile(p)).double().mean(0)
+        assert (share - p).abs().max() < 6 * math.sqrt(p * (1 - p) / draws)
+    one = posterior.at(3, 2)
+    torch.testing.assert_close(one.quantile(0.7), posterior.quantile(0.7)[3, 2])
+    surely = isf.WeightPosterior(plain.location, plain.drop, 0.0, torch.zeros(5, 5, dtype=DOUBLE))
+    torch.testing.assert_close(surely.quantile(0.97), grid(noise_sd=0.0).quantile(0.97))
+
+
 def test_default_level_is_ninety_percent():
     posterior = grid()
     for default, stated in zip(posterior.interval(), posterior.interval(0.9), strict=True):

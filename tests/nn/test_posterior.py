@@ -36,6 +36,25 @@ def test_mean_and_variance_of_a_pass(tied, sampling):
     torch.testing.assert_close(drawn.var(0), variance, rtol=0.1, atol=0)
 
 
+@pytest.mark.parametrize("nodes", [False, True])
+@pytest.mark.parametrize("sampling", ["mask", "local"])
+def test_kept_weights_have_their_own_variance_and_dropped_ones_none(sampling, nodes):
+    torch.manual_seed(0)
+    weight = torch.randn(4, 5, dtype=torch.float64)
+    part = Posterior(
+        weight, noise_sd=0.1, sampling=sampling, noise=TorchNoise(), layer=0, by_node=nodes, own_variance=True
+    )
+    part.drop.copy_(torch.rand(1, 5).expand(4, 5))
+    part.variance.copy_(torch.rand(4, 5))
+    x = torch.randn(1, 5, dtype=torch.float64)
+    drawn = torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
+    q = part.drop
+    variance = x.square() @ (weight.square() * q * (1 - q) + 0.1**2 + (1 - q) * part.variance).T
+    torch.testing.assert_close(drawn.var(0), variance[0], rtol=0.1, atol=0)
+    part.drop.fill_(1.0)
+    assert float(torch.stack([part.draw(weight) for _ in range(500)]).std()) == pytest.approx(0.1, rel=0.1)
+
+
 def test_one_mask_serves_the_whole_batch_and_local_noise_every_row():
     x = torch.ones(6, 5, dtype=torch.float64)
     part, weight = layer(sampling="mask")

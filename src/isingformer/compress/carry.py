@@ -83,7 +83,7 @@ def put_method_on(
     for number, (name, layer) in enumerate(layers.items()):
         parts.posteriors[name] = Posterior(
             weight_of(layer), noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), by_node=method.by_node,
+            tied=method.node_dropout(name, topology), by_node=method.by_node, own_variance=method.own_variance,
         )  # fmt: skip
         put_on(layer, parts.posteriors[name])
     rate = method.embedding_drop()
@@ -121,6 +121,8 @@ def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attach
     for name, part in fresh.parts.posteriors.items():
         rows, columns = selection.rows(name), selection.columns(name)
         part.drop.copy_(_taken(old[name].drop, rows, columns))
+        if part.variance is not None and (variance := old[name].variance) is not None:
+            part.variance.copy_(_taken(variance, rows, columns))
         part.prior.copy_(_taken(old[name].prior, rows, torch.ones(1, dtype=torch.bool)))
     for name, mask in fresh.parts.node_masks.items():
         kept = selection.keep[RESIDUAL].to(mask.drop.device)

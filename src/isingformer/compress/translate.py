@@ -84,6 +84,9 @@ def _carry(handle: Attached, compact: CompactViT, found: Foreign) -> None:
         part = fresh.parts.posteriors[name]
         part.drop.copy_(torch.cat([old[own].drop for own in theirs]))
         part.prior.copy_(torch.cat([old[own].prior for own in theirs]))
+        variances = [v for own in theirs if (v := old[own].variance) is not None]
+        if part.variance is not None:
+            part.variance.copy_(torch.cat(variances))
     if isinstance(handle.rule, IsingRule) and isinstance(fresh.rule, IsingRule):
         mean, new = handle.rule.average, fresh.rule.average
         new.follow(next(iter(old.values())).drop)

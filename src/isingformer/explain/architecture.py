@@ -96,7 +96,7 @@ class Architecture:
         rows = []
         for name, own in self.weights.items():
             out, into = divmod(int(own.mean.abs().argmax()), own.mean.shape[-1])
-            strongest = WeightPosterior(own.location[out, into], own.drop[out, into], own.noise_sd)
+            strongest = own.at(out, into)
             low, high = (float(end) for end in strongest.interval(level))
             place, keep = f"{into + 1} → {out + 1}", float(1 - strongest.drop)
             rows.append((name, float(own.sd.mean()), place, float(strongest.mean), low, high, keep))
@@ -183,7 +183,7 @@ def surely_not_zero(weights: WeightPosterior, level: float) -> Tensor:
 
 def _snapshot(weights: WeightPosterior) -> WeightPosterior:
     """A copy on the CPU, which no training moves."""
-    return WeightPosterior(weights.location.cpu().clone(), weights.drop.cpu().clone(), weights.noise_sd)
+    return weights.cpu()
 
 
 def mask_entropy(q: Tensor) -> Tensor:

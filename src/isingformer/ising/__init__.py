@@ -1,6 +1,6 @@
 """The mathematics of the method as pure functions on tensors. Start with `field.py`, then `sweep.py`."""
 
-from .divergence import kl_masks, kl_weights, slab_cost, spike_cost
+from .divergence import kl_masks, kl_weights, slab_cost, slab_cost_beyond, spike_cost
 from .field import evidence, logit, prior_field, slab_minus_spike
 from .sweep import Reading, Sweep, Wiring, backward_order, sweep
 from .two_way import stationary_sweep
@@ -16,6 +16,7 @@ __all__ = [
     "logit",
     "prior_field",
     "slab_cost",
+    "slab_cost_beyond",
     "slab_minus_spike",
     "spike_cost",
     "stationary_sweep",

@@ -17,6 +17,18 @@ def slab_cost(noise_sd: float, slab_sd: float) -> float:
     return math.log(slab_sd / noise_sd) + noise_sd**2 / (2 * slab_sd**2) - 0.5 if noise_sd > 0 else 0.0
 
 
+def slab_cost_beyond(variance: Tensor, *, noise_sd: float, slab_sd: float) -> Tensor:
+    """What a kept weight's own variance v adds to `slab_cost`: v/(2 s2^2) - log(1 + v/s^2)/2, per weight.
+
+    With s = 0 it is all of log(s2/sqrt(v)) + v/(2 s2^2) - 1/2, and 0 where v is 0 too.
+    """
+    linear = variance / (2 * slab_sd**2)
+    if noise_sd > 0:
+        return linear - 0.5 * torch.log1p(variance / noise_sd**2)
+    own = linear - 0.5 * torch.log(variance.clamp_min(torch.finfo(variance.dtype).tiny) / slab_sd**2) - 0.5
+    return torch.where(variance > 0, own, 0.0)
+
+
 def spike_cost(noise_sd: float, spike_sd: float) -> float:
     """KL(N(0, s^2) || N(0, s1^2)) = log(s1/s) + s^2/(2 s1^2) - 1/2; 0 for a point mass (s = 0)."""
     return math.log(spike_sd / noise_sd) + noise_sd**2 / (2 * spike_sd**2) - 0.5 if noise_sd > 0 else 0.0

@@ -139,7 +139,12 @@ class Attached:
     def weight_posterior(self) -> dict[str, WeightPosterior]:
         """Mean, sd and credible interval of every weight, by layer."""
         return {
-            name: WeightPosterior(self.parts.mean(name).to(part.drop.dtype), part.whole().clone(), part.noise_sd)
+            name: WeightPosterior(
+                self.parts.mean(name).to(part.drop.dtype),
+                part.whole().clone(),
+                part.noise_sd,
+                None if (own := part.whole_variance()) is None else own.clone(),
+            )
             for name, part in self.parts.posteriors.items()
         }
 
@@ -221,6 +226,8 @@ class Attached:
         state = self.rule.tensors()
         for name, part in self.parts.posteriors.items():
             state[f"{name}.drop"], state[f"{name}.prior"] = part.drop, part.prior
+            if part.variance is not None:
+                state[f"{name}.variance"] = part.variance
         if isinstance(self.noise, KeyedNoise) and self.noise.stored:
             state["noise.keys"], state["noise.position"] = self.noise.keys, self.noise.position
         return state

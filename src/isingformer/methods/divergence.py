@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ising import kl_masks, kl_weights
+from ..ising import kl_masks, kl_weights, slab_cost_beyond
 from ..nn.masked import weight_of
 from .distributed import check_whole
 from .method import Method, Parts
@@ -87,7 +87,11 @@ def constant_divergence(parts: Parts, method: Method, *, masks: bool) -> Tensor:
         # kl_weights is linear in q: the layer's sum needs q's sum alone.
         weights = math.prod(part.drop.shape[-2:])
         mean_q = part.drop.sum((-2, -1)) / max(weights, 1)  # a piece may be empty
-        value = weights * kl_weights(torch.zeros_like(mean_q), mean_q, **_widths(method, part.shape[-1]))
+        widths = _widths(method, part.shape[-1])
+        value = weights * kl_weights(torch.zeros_like(mean_q), mean_q, **widths)
+        if part.variance is not None:
+            more = slab_cost_beyond(part.variance, noise_sd=widths["noise_sd"], slab_sd=widths["slab_sd"])
+            value = value + ((1 - part.drop) * more).sum((-2, -1))
         prior = parts.pieces[name].cut(part.prior) if parts.pieces else part.prior
         total.append(value + kl_masks(part.drop, prior).sum((-2, -1)) if masks else value)
     every = torch.stack(total).sum(0)

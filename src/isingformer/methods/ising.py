@@ -43,6 +43,8 @@ class Ising(Method):
         measure_every: measure h on every so many steps. None: every second for riders, every tenth for extra passes
             (and at least once a refresh).
         weight_noise, slab, spike: s, s2, s1 times sqrt(fan_in); see `Method`.
+        laplace_noise: temperature of the kept weights' own noise, whose variance is laplace_noise / (N h + 1 / s2^2):
+            much where the data say little of a weight. 0: none but s.
         centred: rest at q = delta without evidence (our default); False is the field as printed.
         spike_slab: the field also gets the slab-minus-spike difference, so that a weight must earn its keep twice.
         two_way: iterate to the exact stationary point of the bound instead of one backward sweep.
@@ -58,6 +60,7 @@ class Ising(Method):
     refresh: int | Literal["epoch"] = 10
     average: float = 0.9
     measure_every: int | None = None
+    laplace_noise: float = 0.0
     centred: bool = True
     spike_slab: bool = False
     two_way: bool = False
@@ -90,6 +93,9 @@ class Ising(Method):
         for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
             if getattr(self, one) == 0 and getattr(self, other) is None and self.evidence != "none":
                 raise ValueError(f"Ising: {one}=0 leaves {other} = 1/0 open; give {other} too")
+        check("laplace_noise", self.laplace_noise, 0 <= self.laplace_noise <= 1, "in [0, 1]")
+        if self.laplace_noise and self.evidence == "none":
+            raise ValueError("Ising: laplace_noise needs h, which evidence='none' does not measure; drop one")
         if self.spike_slab and not (self.spike or self.weight_noise):
             raise ValueError("Ising: spike_slab with weight_noise=0 needs a spike width; give spike, for example 0.01")
 
@@ -124,6 +130,11 @@ class Ising(Method):
     def by_node(self) -> bool:
         """Whether one number a node draws the masks of its outgoing weights."""
         return self.granularity == "node"
+
+    @property
+    def own_variance(self) -> bool:
+        """Whether kept weights have a variance of their own."""
+        return self.laplace_noise > 0
 
     def warmup_steps(self, steps: int | None) -> int:
         """How many steps drop nothing, for a training of `steps` steps (None: not known)."""

@@ -22,7 +22,7 @@ from .measure import measure
 from .method import Parts, Rule, by_replica
 from .news import News
 from .pieces import Piece
-from .pull import Pull
+from .pull import Pull, own_variance
 from .sharded import add_up_counts, agreed, cut_average, own_squares, sweep_pieces
 
 if TYPE_CHECKING:
@@ -279,6 +279,9 @@ class IsingRule(Rule):
         layers = parts.posteriors
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
+        for name, part in layers.items():
+            if part.variance is not None:
+                part.variance.copy_(own_variance(self, name))
 
     def synchronise(self) -> None:
         """What was measured since the last refresh, shared out equally."""

@@ -192,6 +192,11 @@ class Method(ABC):
         """Whether one number a node draws the masks of its outgoing weights."""
         return False
 
+    @property
+    def own_variance(self) -> bool:
+        """Whether kept weights have a variance of their own."""
+        return False
+
     def embedding_drop(self) -> float | None:
         """Drop probability for the nodes of the embeddings; None where the method leaves them alone."""
         return None

@@ -1,10 +1,15 @@
-"""What pulls a weight's drop probability away from the prior field: its evidence, and the slab against the spike."""
+"""What the data say of single weights.
+
+What pulls a weight's drop probability away from the prior field, its evidence and the slab against the spike; and how
+exactly a kept weight is known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from ..ising import evidence, slab_minus_spike
@@ -39,3 +44,14 @@ class Pull(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.rule.parts.posteriors)
+
+
+def own_variance(rule: IsingRule, name: str) -> Tensor:
+    """v = laplace_noise / (N h + 1 / s2^2) of a layer's kept weights, ``[*R, out, in]``; 0 before h was measured.
+
+    At laplace_noise 1 it is the variance of Laplace's approximation with a diagonal Hessian and the slab as prior.
+    """
+    average, spec = rule.average, rule.spec
+    slab = spec.slab_sd(rule.parts.posteriors[name].shape[-1])
+    v = spec.laplace_noise / (rule.examples * average.value(name) + 1 / slab**2)
+    return torch.where(average.weight[..., average.numbers[name], None, None] > 0, v, 0.0)

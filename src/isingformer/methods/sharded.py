@@ -51,7 +51,7 @@ def shard(method: Attached) -> None:
             raise ValueError(f"shard: q of {name!r} is on {part.drop.device}, its weight on {there}; offload nothing")
     method.rule.shard(pieces)
     for name, part in parts.posteriors.items():
-        part.cut(pieces[name].cut(part.drop), pieces[name].gather)
+        part.cut(pieces[name].cut, pieces[name].gather)
     if isinstance(method.noise, KeyedNoise):  # fully_shard moves parameters and buffers, and knows of no others
         place = next(iter(parts.posteriors.values())).drop.device
         method.noise.to(lambda keys: keys.to(place))
@@ -171,12 +171,17 @@ def plain_name(model: nn.Module, method: Attached) -> str:
     return next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule)).__name__
 
 
+def _cut_up(layer: str) -> tuple[str, str]:
+    """A layer's entries of a state that are as large as its weights."""
+    return f"{layer}.drop", f"{layer}.variance"
+
+
 def whole_state(method: Attached, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state of a method in pieces as if it had never been cut; all processes must call it."""
     average: CurvatureAverage | None = getattr(method.rule, "average", None)
     pieces, whole = method.parts.pieces, dict(live)
     for name, piece in pieces.items():
-        whole[f"{name}.drop"] = piece.gather(live[f"{name}.drop"])
+        whole |= {own: piece.gather(live[own]) for own in _cut_up(name) if own in live}
     if average is not None:
         whole |= {name: gathered_flat(live[name], average, pieces) for name in FLAT}
     return whole
@@ -186,8 +191,8 @@ def own_state(method: Attached, state: Mapping[str, Tensor]) -> dict[str, Tensor
     """A whole state in this process's pieces; what does not fit stays as it is, for whoever compares shapes."""
     pieces, own = method.parts.pieces, dict(state)
     for name, piece in pieces.items():
-        if state.get(f"{name}.drop", torch.empty(0)).shape == piece.shape:
-            own[f"{name}.drop"] = piece.cut(state[f"{name}.drop"])
+        fitting = [each for each in _cut_up(name) if each in state and state[each].shape == piece.shape]
+        own |= {each: piece.cut(state[each]) for each in fitting}
     length = sum(piece.shape[0] * piece.shape[1] + COUNTS for piece in pieces.values())
     for name in FLAT:
         if name in state and state[name].shape == (length,):

@@ -3,9 +3,11 @@
 Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading replica axis or none.
 
     expected:  W = m (1 - q)
-    mask:      W = (1 - xi) m + s eps,   one draw for the whole call
-    local:     x W' ~ N(x (m (1 - q))', x^2 (m^2 q (1 - q) + s^2)'),   fresh for every example and token
+    mask:      W = (1 - xi) m + sqrt(s^2 + (1 - xi) v) eps,   one draw for the whole call
+    local:     x W' ~ N(x (m (1 - q))', x^2 (m^2 q (1 - q) + s^2 + (1 - q) v)'),   fresh for every example and token
     local, tied masks (node dropout):  ((1 - xi) x) (m + s eps)',  xi fresh for every example and token
+
+s is one number a layer; v, the variance of kept weights by themselves, is 0 unless a method sets it (`own_variance`).
 
 By node, the masks of all weights that read an input node j come from one number, xi[j', j] = [u_j < q[j', j]]. Every
 weight keeps its own q, but those of a node go together as far as their q allow; where all have one q, it is node
@@ -77,10 +79,13 @@ class Posterior(nn.Module):
         layer: this layer's number, which tells its noise from the others'.
         tied: one mask for all the outgoing weights of an input node (node dropout) instead of one a weight.
         by_node: one number a node for the masks of its outgoing weights, each with its own q.
+        own_variance: whether kept weights have a variance v of their own, 0 to begin with.
     """
 
     drop: Tensor
     """q, ``[*R, out, in]``, float32 or wider; this process's piece of it where `gather` is set."""
+    variance: Tensor | None
+    """v, likewise; None: 0."""
     prior: Tensor
     """The field without evidence at the last sweep, ``[*R, out, 1]``."""
     layer: Tensor
@@ -96,11 +101,13 @@ class Posterior(nn.Module):
         layer: int,
         tied: bool = False,
         by_node: bool = False,
+        own_variance: bool = False,
     ) -> None:
         super().__init__()
         wide = torch.promote_types(weight.dtype, torch.float32)
         zeros = torch.zeros(weight.shape, dtype=wide, device=weight.device)
         self.register_buffer("drop", zeros, persistent=False)
+        self.register_buffer("variance", zeros.clone() if own_variance else None, persistent=False)
         self.register_buffer("prior", zeros[..., :1].clone(), persistent=False)
         self.noise_sd = noise_sd
         self.sampling = sampling
@@ -132,14 +139,22 @@ class Posterior(nn.Module):
         """q, ``[*R, out, in]``: live, or put together from a piece a process, for which all must ask."""
         return self.drop if self.gather is None else self.gather(self.drop)
 
-    def cut(self, own: Tensor, gather: Callable[[Tensor], Tensor]) -> None:
-        """Keep a piece of q alone.
+    def whole_variance(self) -> Tensor | None:
+        """v, likewise."""
+        return self.variance if self.gather is None or self.variance is None else self.gather(self.variance)
+
+    def cut(self, piece: Callable[[Tensor], Tensor], gather: Callable[[Tensor], Tensor]) -> None:
+        """Keep a piece of q and v alone.
 
         Args:
-            own: the piece, which is copied.
+            piece: takes it out of the whole.
             gather: makes it whole.
         """
-        self._buffers["drop"], self.gather = own.clone(memory_format=torch.contiguous_format), gather
+        for name in ("drop", "variance"):
+            whole = getattr(self, name)
+            if whole is not None:
+                self._buffers[name] = piece(whole).clone(memory_format=torch.contiguous_format)
+        self.gather = gather
         if self.companion is not None:
             self.companion = self._companion()
 
@@ -149,7 +164,8 @@ class Posterior(nn.Module):
 
     def draw(self, weight: Tensor) -> Tensor:
         """(1 - xi) m + s eps."""
-        return self._with_noise(weight * self.drawn_mask(self.noise))
+        kept = self.drawn_mask(self.noise)
+        return self._with_noise(weight * kept, kept)
 
     def drawn_mask(self, noise: Noise) -> Tensor:
         """1 - xi, bool ``[*R, out, in]``, or ``[*R, 1, in]`` where masks are tied."""
@@ -157,7 +173,11 @@ class Posterior(nn.Module):
         shape = (*q.shape[:-2], 1, q.shape[-1]) if self.by_node else q.shape
         return noise.uniform(shape, q, self.layer) >= q
 
-    def _with_noise(self, weight: Tensor) -> Tensor:
+    def _with_noise(self, weight: Tensor, kept: Tensor | None = None) -> Tensor:
+        own = self.whole_variance()
+        if own is not None and kept is not None:
+            sd = (kept * own + self.noise_sd**2).sqrt().to(weight.dtype)
+            return weight + sd * self.noise.normal(weight.shape, weight, self.layer)
         if not self.noise_sd:
             return weight
         return weight + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
@@ -172,7 +192,9 @@ class Posterior(nn.Module):
             some = x * (self._kept_nodes(x, odds / (1 + odds)) * _over_tokens(1 + odds, x)).to(x.dtype)
         mean = self._product(some, weight * (1 - q), bias)
         eps = self.noise.normal(mean.shape, mean, self.layer)
-        return mean + local_noise(x, weight.square() * spread + self.noise_sd**2, eps)
+        variance = weight.square() * spread + self.noise_sd**2
+        own = self.whole_variance()
+        return mean + local_noise(x, variance if own is None else variance + (1 - q) * own.to(weight.dtype), eps)
 
     def _local_tied(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self._product(x * self._kept_nodes(x, self.whole()[..., :1, :]), self._with_noise(weight), bias)
@@ -207,12 +229,13 @@ class Posterior(nn.Module):
         """Whether two draws can differ."""
         if self.noise_sd > 0:
             return True
-        q = self.whole()
-        return bool(((q > 0) & (q < 1)).any())
+        q, own = self.whole(), self.whole_variance()
+        return bool(((q > 0) & (q < 1)).any()) or (own is not None and bool((own * (1 - q) > 0).any()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
-        for name in ("drop", "prior", "layer"):
-            self._buffers[name] = _moved(getattr(self, name), fn)
+        for name in ("drop", "variance", "prior", "layer"):
+            if getattr(self, name) is not None:
+                self._buffers[name] = _moved(getattr(self, name), fn)
         if self.companion is not None:
             self.companion = self._companion()
         if isinstance(self.noise, KeyedNoise):
