@@ -33,7 +33,7 @@ def test_its_expected_network_is_the_masked_model(tiny, batch, attached, random_
 
 
 def test_q_prior_noise_and_curvature_are_those_of_what_remains(tiny, attached, random_selection):
-    model = attached(tiny())
+    model = attached(tiny(), isf.Ising(delta=0.3, warmup=0, refresh=2, laplace_noise=0.1))
     selection = random_selection(shape_of(model), ALL)
     compact = remove(model, selection, bayesian=True)
     old, new = isf.attached_to(model), isf.attached_to(compact)
@@ -45,6 +45,7 @@ def test_q_prior_noise_and_curvature_are_those_of_what_remains(tiny, attached, r
         assert torch.equal(part.drop, was.drop[rows][:, columns])
         assert torch.equal(part.prior, was.prior[rows])
         assert part.noise_sd == was.noise_sd
+        assert bool(was.variance.any()) and torch.equal(part.variance, was.variance[rows][:, columns])
         assert torch.equal(compact.get_submodule(name).weight, model.get_submodule(name).weight[rows][:, columns])
         torch.testing.assert_close(kept_h[name], h[name][rows][:, columns])
 
