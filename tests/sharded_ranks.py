@@ -14,7 +14,7 @@ import isingformer as isf
 from isingformer.methods import attached_to
 from ranks import METHODS, attached, batches, main, own_part
 
-NAMES = ("fisher", "expand", "dropconnect")
+NAMES = ("fisher", "contrast", "expand", "dropconnect")
 TOKENS = 5
 
 

@@ -228,6 +228,26 @@ def test_a_kept_weights_own_noise_is_what_the_data_leave_open(tiny, batch):
     assert noisy - method.kl().item() == pytest.approx(costs)
 
 
+def test_contrast_weighs_evidence_by_its_own_mean(tiny, batch):
+    """On average it pulls nowhere, and neither N nor the loss's scale matter."""
+    found = {}
+    for examples in (10, 1000):
+        spec = isf.Ising(delta=0.3, contrast=2.0, coupling=0.0, warmup=0, refresh=1, weight_noise=0.0, sampling="mask")
+        torch.manual_seed(0)
+        method = isf.attach(tiny(), spec, examples=examples)
+        assert all(bool((q == 0.3).all()) for q in method.drop_probability().values())  # nothing is known yet
+        x, y = batch()
+        torch.nn.functional.cross_entropy(method.model(x), y).add(method.kl()).backward()
+        h = method.rule.average.sums.clone()
+        method.step()
+        found[examples] = method.drop_probability()
+        assert bool(h.any())
+    pull = torch.cat([torch.logit(q).flatten() for q in found[10].values()]) - torch.logit(torch.tensor(0.3))
+    assert float(pull.mean()) == pytest.approx(0, abs=1e-6) and float(pull.max()) == pytest.approx(2.0, abs=0.05)
+    for name, q in found[10].items():
+        torch.testing.assert_close(found[1000][name], q)
+
+
 def test_what_kl_reads_stays_where_it_is_when_q_is_swept(tiny, batch):
     """A CUDA graph of a training step goes on reading there; elsewhere it would read memory that was let go."""
     method = isf.attach(tiny(), isf.Ising(warmup=0, refresh=1, kl_weight=1.0), examples=10)

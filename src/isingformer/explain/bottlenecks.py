@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..ising import evidence, slab_minus_spike, stationary_sweep, sweep
-from ..methods import Attached, Ising, attached_to
+from ..ising import stationary_sweep, sweep
+from ..methods import Ising, attached_to
+from ..methods.ising_rule import IsingRule
+from ..methods.pull import Pull
 from .table import Table
 
 FLAGGED = 0.05
@@ -92,7 +94,8 @@ def bottlenecks(model: nn.Module) -> Bottlenecks:
     if isinstance(delta, tuple):
         raise ValueError(f"bottlenecks: expected a single network, got one with a delta for every replica, {delta}")
     spec, means, wiring = method.method, method.parts.means(), method.parts.topology.wiring
-    pull = _pull(method, spec, means)
+    assert isinstance(method.rule, IsingRule), "the rule of Ising"
+    pull = dict(Pull(method.rule))  # what its next sweep would add to the prior field
     one = sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
     two = stationary_sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
     return Bottlenecks(tuple(_compared(name, one[name], two[name]) for name in method.parts.topology.layers))
@@ -101,18 +104,3 @@ def bottlenecks(model: nn.Module) -> Bottlenecks:
 def _compared(name: str, one: Tensor, two: Tensor) -> Bottleneck:
     shape = (int(one.shape[-2]), int(one.shape[-1]))
     return Bottleneck(name, shape, float(one.mean()), float(two.mean()), float((one - two).abs().max()))
-
-
-def _pull(method: Attached, spec: Ising, means: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the method's next sweep would add to the prior field, by layer."""
-    curvature = method.curvature()
-    pull = {}
-    for name, mean in means.items():
-        own = evidence(mean, curvature[name], examples=method.examples, kind=spec.evidence)
-        pull[name] = spec.weight_of_evidence * own
-        if spec.spike_slab:
-            fan_in = mean.shape[-1]
-            pull[name] = pull[name] + slab_minus_spike(
-                mean, noise_sd=spec.noise_sd(fan_in), spike_sd=spec.spike_sd(fan_in), slab_sd=spec.slab_sd(fan_in)
-            )
-    return pull

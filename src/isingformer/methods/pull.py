@@ -6,6 +6,7 @@ exactly a kept weight is known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -13,23 +14,47 @@ import torch
 from torch import Tensor
 
 from ..ising import evidence, slab_minus_spike
+from .pieces import total_of
 
 if TYPE_CHECKING:
     from .ising_rule import IsingRule
 
 
 class Pull(Mapping[str, Tensor]):
-    """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole."""
+    """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole.
+
+    evidence_weight * evidence, or where `contrast` is set
+    contrast * (1 - evidence / mean evidence of all weights)
+    """
 
     def __init__(self, rule: IsingRule) -> None:
         self.rule = rule
+        self.mean = self._mean_evidence() if rule.spec.contrast else None
+        """Over all weights, ``[*R, 1, 1]``; 0 where nothing was measured."""
+
+    def _evidence(self, name: str, mean: Tensor) -> Tensor:
+        rule = self.rule
+        return evidence(mean, rule.average.value(name), examples=rule.examples, kind=rule.spec.evidence)
+
+    def _own_mean(self, name: str) -> Tensor:
+        return self.rule.parts.own_mean(name).to(self.rule.average.average.dtype)
+
+    def _mean_evidence(self) -> Tensor:
+        parts = self.rule.parts
+        own = [self._evidence(name, self._own_mean(name)).sum((-2, -1)) for name in self]
+        total = torch.stack(own).sum(0)
+        weights = sum(math.prod(part.shape[-2:]) for part in parts.posteriors.values())
+        return (total_of(total) if parts.pieces else total)[..., None, None] / weights
 
     def __getitem__(self, name: str) -> Tensor:
         rule, spec = self.rule, self.rule.spec
-        mean = rule.parts.own_mean(name).to(rule.average.average.dtype)
+        mean = self._own_mean(name)
         fan_in = rule.parts.posteriors[name].shape[-1]
-        pull = evidence(mean, rule.average.value(name), examples=rule.examples, kind=spec.evidence)
-        pull = pull.mul_(spec.weight_of_evidence)
+        pull = self._evidence(name, mean)
+        if self.mean is None:
+            pull = pull.mul_(spec.weight_of_evidence)
+        else:
+            pull = torch.where(self.mean < 0, spec.contrast * (1 - pull / self.mean), 0.0)
         if spec.spike_slab:
             widths = {
                 "noise_sd": spec.noise_sd(fan_in),
