@@ -1,4 +1,4 @@
-"""The benchmark of foreign images runs, and its figures are those of its rows."""
+"""Benchmarks that choose settings or end in docs run, and their figures are those of their rows."""
 
 import json
 import runpy
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import isingformer as isf
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -33,3 +35,40 @@ def test_foreign_images_are_told_by_every_seed(monkeypatch, tmp_path):
         values = [row[name] for row in found["seeds"] if row["method"] == "dropconnect p=0.1"]
         assert len(values) == 2 and all(0 <= value <= 1 for value in values)
         assert dropped[name] == pytest.approx(statistics.fmean(values))
+
+
+def test_trials_are_scored_on_validation_images_and_go_on(monkeypatch, tmp_path):
+    trials = tmp_path / "trials.toml"
+    trials.write_text(
+        """
+seeds = [0, 1]
+validation = 300
+samples = 3
+recipe = { width = 8, depth = 1, heads = 2, mlp = 8 }
+cells = [{ data = "digits", size = 64, epochs = 1 }]
+
+[[tried]]
+name = "ours"
+method = "ising"
+rates = [0.1, 0.5]
+settings = { granularity = "node" }
+""",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", ["tune.py", str(trials), "--out", str(tmp_path / "found.json")])
+    script = str(BENCHMARKS / "tune.py")
+
+    def found():
+        runpy.run_path(script, run_name="__main__")
+        return json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["rows"]
+
+    data, whole = runpy.run_path(script)["held_out"]("digits", 300, None), isf.load_data("digits").train
+    assert len(data.test) == 300 and len(data.train) == len(whole) - 300
+    rows = found()
+    assert [row["rate"] for row in rows] == [0.1, 0.5]
+    assert [row["mean q"] for row in rows] == pytest.approx([0.1, 0.5], abs=0.05)
+    with trials.open("a", encoding="utf-8") as file:
+        file.write('[[tried]]\nname = "plain"\nmethod = "plain"\n')
+    again = found()
+    assert again[:2] == rows and again[2]["tried"] == "plain"  # what was there is not made again

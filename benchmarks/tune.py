@@ -1,0 +1,112 @@
+"""Settings compared on validation images, which no training sample has: what is chosen here never saw a test image.
+
+    python benchmarks/tune.py benchmarks/trials/small.toml --out results/trials-small.json
+    python benchmarks/tune.py benchmarks/trials/small.toml --device cuda --out results/trials-small.json
+
+The file names cells (data, size, epochs and other settings of the recipe) and what is tried on each of them (a method,
+its rates and settings). The rates and seeds of a method train as one stack. A row is one method at one rate in one
+cell: mean over the seeds. Rows that the file named by --out holds are not made again.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import tomllib
+from pathlib import Path
+
+import torch
+from common import report
+
+import isingformer as isf
+from isingformer.data import Dataset, load_data, split_rows
+from isingformer.methods.named import named_method
+from isingformer.metrics import scores
+from isingformer.predict import predict
+from isingformer.study.stack import Stack
+from isingformer.train.batches import derived_seed
+
+SPLIT = 12345
+"""The seed of the split into validation images and those that samples are drawn from."""
+AT_ONCE = {"cuda": 20480, "cpu": 1000}
+"""Images in a pass of a prediction, over all replicas."""
+KEYS = ("data", "size", "tried", "rate")
+
+
+def held_out(name, validation, data_dir):
+    """The data with images of the training file in place of the test images."""
+    data = load_data(name, data_dir=data_dir)
+    rest = len(data.train) - validation
+    own, other = split_rows(data.train.y, train=validation, validation=rest, stratified=True, seed=SPLIT)
+    return Dataset(data.name, data.train.take(other), data.train.take(own), data.classes)
+
+
+def probabilities(stack, images, samples):
+    """``[R, N, C]``, in eager mode: to compile takes longer than a few passes do."""
+    x = stack._inputs(images.x.to(stack.device).expand(len(stack), *images.x.shape), None)
+    chunk = max(1, AT_ONCE[stack.device.type] // len(stack))
+    seeds = [derived_seed(seed, "predict") for seed in stack.seeds]
+    with stack.autocast():
+        return predict(stack.model, x, samples=samples, batch_size=chunk, seeds=seeds).probs.float().cpu()
+
+
+def rows_of(data, cell, tried, how, device):
+    """One row for each rate."""
+    rates = [rate for rate in tried.get("rates", [None]) for _ in how["seeds"]]
+    method = named_method(tried["method"], tuple(rates) if len(set(rates)) > 1 else rates[0], tried.get("settings"))
+    recipe = {**how.get("recipe", {}), **cell.get("recipe", {})}
+    recipes = [
+        isf.Recipe(epochs=cell["epochs"], train_size=cell["size"], validation=0, seed=seed, **recipe)
+        for _ in tried.get("rates", [None])
+        for seed in how["seeds"]
+    ]
+    started = time.perf_counter()
+    stack = Stack(data, method, recipes, device=device)
+    stack.train()
+    probs = probabilities(stack, data.test, how["samples"])
+    found = [scores(own, data.test.y) for own in probs]
+    drops = [q.flatten(1) for q in stack.method.drop_probability().values()]
+    q = torch.cat(drops, 1) if drops else torch.zeros(len(recipes), 1)
+    seconds = time.perf_counter() - started
+    for number, rate in enumerate(tried.get("rates", [None])):
+        own = range(number * len(how["seeds"]), (number + 1) * len(how["seeds"]))
+
+        def mean(of, own=own):
+            return statistics.fmean(float(of(replica)) for replica in own)
+
+        yield {
+            "data": cell["data"], "size": cell["size"], "tried": tried["name"], "rate": rate,
+            "nll": mean(lambda r: found[r].nll), "accuracy": mean(lambda r: found[r].accuracy),
+            "ece": mean(lambda r: found[r].ece), "mean q": mean(lambda r: q[r].mean()),
+            "dropped": mean(lambda r: (q[r] > 0.5).float().mean()), "training nll": mean(lambda r: stack.nll[r]),
+            "seconds": seconds,
+        }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", type=Path, help="a TOML file")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    how = tomllib.loads(args.trials.read_text(encoding="utf-8"))
+    device = torch.device(args.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    out = Path(args.out)
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.is_file() else []
+    done = {tuple(row[key] for key in KEYS) for row in rows}
+    for cell in how["cells"]:
+        data = None
+        for tried in how["tried"]:
+            keys = {(cell["data"], cell["size"], tried["name"], rate) for rate in tried.get("rates", [None])}
+            if keys <= done or tried["name"] not in cell.get("only", [tried["name"]]):
+                continue
+            data = data or held_out(cell["data"], how["validation"], args.data_dir)
+            rows += rows_of(data, cell, tried, how, device)
+            report(f"trials of {args.trials.name} on validation images", rows, out, trials=how)
+
+
+if __name__ == "__main__":
+    main()
