@@ -51,7 +51,7 @@ cells = [{ data = "digits", size = 64, epochs = 1 }]
 name = "ours"
 method = "ising"
 rates = [0.1, 0.5]
-settings = { granularity = "node" }
+settings = { node_rate = 0.1 }
 """,
         encoding="utf-8",
     )

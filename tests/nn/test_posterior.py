@@ -6,7 +6,7 @@ import torch
 from frozen import FrozenNoise
 from isingformer.nn.local import local_noise
 from isingformer.nn.noise import TorchNoise
-from isingformer.nn.posterior import NodeMask, Posterior, node_odds
+from isingformer.nn.posterior import NodeMask, Posterior, node_odds, split
 
 DRAWS = 20_000
 
@@ -36,13 +36,13 @@ def test_mean_and_variance_of_a_pass(tied, sampling):
     torch.testing.assert_close(drawn.var(0), variance, rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize("nodes", [False, True])
+@pytest.mark.parametrize("node_rate", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("sampling", ["mask", "local"])
-def test_kept_weights_have_their_own_variance_and_dropped_ones_none(sampling, nodes):
+def test_kept_weights_have_their_own_variance_and_dropped_ones_none(sampling, node_rate):
     torch.manual_seed(0)
     weight = torch.randn(4, 5, dtype=torch.float64)
     part = Posterior(
-        weight, noise_sd=0.1, sampling=sampling, noise=TorchNoise(), layer=0, by_node=nodes, own_variance=True
+        weight, noise_sd=0.1, sampling=sampling, noise=TorchNoise(), layer=0, node_rate=node_rate, own_variance=True
     )
     part.drop.copy_(torch.rand(1, 5).expand(4, 5))
     part.variance.copy_(torch.rand(4, 5))
@@ -72,31 +72,43 @@ def test_tied_masks_drop_whole_input_nodes():
         assert (gone.all(0) | (~gone).all(0)).all()
 
 
-def by_node(q, sampling="mask", **how):
-    """(the layer, its weight): masks by node, q as given."""
+def by_node(q, sampling="mask", node_rate=1.0, **how):
+    """(the layer, its weight): masks by node up to a rate, q as given."""
     part, weight = layer(sampling=sampling, **how)
-    part.by_node = True
+    part.node_rate = node_rate
     part.drop.copy_(q)
     return part, weight
 
 
-def test_one_number_a_node_drops_each_weight_at_its_own_rate():
+@pytest.mark.parametrize("node_rate", [0.3, 1.0])
+def test_one_number_a_node_drops_each_weight_at_its_own_rate(node_rate):
     q = torch.rand(4, 5, dtype=torch.float64)
-    part, weight = by_node(q, noise_sd=0.0)
+    part, weight = by_node(q, node_rate=node_rate, noise_sd=0.0)
     gone = torch.stack([part.draw(weight) == 0 for _ in range(DRAWS)]).double()
     assert ((gone.mean(0) - q).abs() < 5 * (q * (1 - q) / DRAWS).sqrt()).all()
+    a, b = split(q, node_rate)
+    torch.testing.assert_close((1 - a) * (1 - b), 1 - q)
+    both = (1 - torch.maximum(a[0], a[1])) * (1 - b[0]) * (1 - b[1])  # two weights of a node are kept
+    found = ((1 - gone[:, 0]) * (1 - gone[:, 1])).mean(0)
+    assert ((found - both).abs() < 5 * (both * (1 - both) / DRAWS).sqrt()).all()
+    if node_rate < 1:
+        return
     order = q.argsort(0)
     assert (gone.gather(1, order.expand_as(gone)).diff(dim=1) >= 0).all()  # never one without those of higher q
 
 
+@pytest.mark.parametrize("node_rate", [0.25, 1.0])
 @pytest.mark.parametrize("sampling", ["mask", "local"])
-def test_by_node_what_reads_a_node_varies_together(sampling):
-    """Where all weights of a node have one q: the moments of node dropout, and no other noise."""
-    part, weight = by_node(torch.rand(1, 5, dtype=torch.float64).expand(4, 5), sampling, noise_sd=0.0)
+def test_by_node_what_reads_a_node_varies_together(sampling, node_rate):
+    """Where all weights of a node have one q: what they share is the part a of it, what they have alone the rest."""
+    part, weight = by_node(torch.rand(1, 5, dtype=torch.float64).expand(4, 5), sampling, node_rate, noise_sd=0.0)
     x = torch.randn(1, 5, dtype=torch.float64)
     drawn = torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
     q = part.drop[0]
-    covariance = torch.einsum("i,ai,bi->ab", x[0].square() * q * (1 - q), weight, weight)
+    a = q.clamp_max(node_rate)
+    together = x[0].square() * (1 - q).square() * a / (1 - a)
+    covariance = torch.einsum("i,ai,bi->ab", together, weight, weight)
+    covariance += torch.diag((x[0].square() * q * (1 - q) - together) @ weight.T.square())
     error = covariance.diag().sqrt()
     assert ((drawn.mean(0) - weight @ (x[0] * (1 - q))).abs() < 5 * error / DRAWS**0.5).all()
     torch.testing.assert_close(drawn.T.cov(), covariance, rtol=0, atol=float(0.05 * covariance.diag().max()))
@@ -116,7 +128,7 @@ def test_by_node_local_noise_is_node_dropout_where_all_weights_of_a_node_are_ali
 def test_by_node_local_noise_is_nowhere_less_than_the_masks():
     q = torch.rand(4, 5, dtype=torch.float64)
     part, weight = by_node(q, "local", noise_sd=0.0)
-    odds = node_odds(weight, q)
+    odds = node_odds(weight, q, 1.0)
     square = (weight * (1 - q)).square()
     torch.testing.assert_close((square * odds).sum(0), (weight.square() * q * (1 - q)).sum(0))
     for node in range(5):
@@ -124,7 +136,7 @@ def test_by_node_local_noise_is_nowhere_less_than_the_masks():
         found = part(x, weight, None).var(0)
         variance = torch.maximum(square * odds, weight.square() * q * (1 - q))[:, node]
         torch.testing.assert_close(found, variance, rtol=0.1, atol=1e-4)
-    assert torch.equal(node_odds(torch.zeros_like(weight), q), torch.zeros(1, 5, dtype=torch.float64))
+    assert torch.equal(node_odds(torch.zeros_like(weight), q, 1.0), torch.zeros(1, 5, dtype=torch.float64))
 
 
 def test_certain_weights_stay_and_dropped_weights_go():

@@ -27,7 +27,7 @@ def stacked(method, seeds, *, dtype=torch.float64, recipe=RECIPE, data=None):
 METHODS = {
     "ising": isf.Ising(refresh=3),
     "ising, mask": isf.Ising(refresh=2, sampling="mask", warmup=0),
-    "ising, by node, Laplace": isf.Ising(refresh=3, granularity="node", laplace_noise=0.1),
+    "ising, by node, Laplace": isf.Ising(refresh=3, node_rate=0.1, laplace_noise=0.1),
     "ising, mc-fisher": isf.Ising(curvature="mc-fisher", refresh=3),
     "paper": isf.Ising.paper(0.1),
     "dropconnect": isf.DropConnect(p=0.2),

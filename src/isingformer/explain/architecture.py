@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
-from ..nn.posterior import Posterior
+from ..nn.posterior import Posterior, split
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
@@ -202,9 +202,10 @@ def node_entropy(q: Tensor) -> Tensor:
 
 def _entropy(part: Posterior, q: Tensor) -> Tensor:
     """Of every draw that a layer's masks come from; a tied mask is one, however many weights follow it."""
-    if part.by_node:
-        return node_entropy(q)
-    return mask_entropy(q[:1] if part.tied else q)
+    if not part.node_rate:
+        return mask_entropy(q[:1] if part.tied else q)
+    a, b = split(q, part.node_rate)
+    return node_entropy(a) if part.node_rate == 1 else torch.cat([node_entropy(a), mask_entropy(b).flatten()])
 
 
 def head_keep(parts: Anatomy, drop: Mapping[str, Tensor]) -> Tensor:

@@ -118,7 +118,7 @@ def attach_as(
         weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
             weight, noise_sd=method.noise_sd(weight.shape[-1]), sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), by_node=method.by_node, own_variance=method.own_variance,
+            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, own_variance=method.own_variance,
         )  # fmt: skip
     rate = method.embedding_drop()
     if rate is not None:

@@ -16,7 +16,6 @@ from .ising_rule import IsingRule
 from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rate, Rule
 
 Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
-Granularity = Literal["weight", "node"]
 DEFAULT_WARMUP = 0.05
 
 
@@ -35,8 +34,8 @@ class Ising(Method):
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
-        granularity: what masks are drawn for: every ``weight`` by itself, or one number a ``node`` for the weights that
-            read it, so that they go together as far as their q allow. q is that of single weights either way.
+        node_rate: up to this rate, in [0, 1], weights that read one node are dropped together, one number a node; what
+            is left of their q goes weight by weight. 0: all by weight, 1: all by node.
         sampling: how training passes are drawn: ``local``, fresh for every example and token, or ``mask``, one draw a
             batch. `predict` draws masks unless asked otherwise.
         warmup: with nothing dropped, a number of steps (int) or a share of them (float below 1, needs `steps` at
@@ -59,7 +58,7 @@ class Ising(Method):
     contrast: float = 0.0
     evidence: Evidence = "obd"
     curvature: Curvature = "fisher"
-    granularity: Granularity = "weight"
+    node_rate: float = 0.0
     warmup: int | float | None = None
     refresh: int | Literal["epoch"] = 10
     average: float = 0.9
@@ -81,7 +80,7 @@ class Ising(Method):
         check("evidence", self.evidence, self.evidence in ("obd", "curvature", "none"), "'obd', 'curvature' or 'none'")
         kinds = ("fisher", "expand", "lm", "mc-fisher", "hutchinson")
         check("curvature", self.curvature, self.curvature in kinds, f"one of {kinds}")
-        check("granularity", self.granularity, self.granularity in ("weight", "node"), "'weight' or 'node'")
+        check("node_rate", self.node_rate, 0 <= self.node_rate <= 1, "in [0, 1]")
         check("warmup", self.warmup, self.warmup is None or self.warmup >= 0, "zero or more steps, or a share below 1")
         if isinstance(self.warmup, float):
             check("warmup", self.warmup, self.warmup < 1, "a share below 1, or an int for a number of steps")
@@ -135,9 +134,9 @@ class Ising(Method):
         return _inverse(DEFAULT_KL_WEIGHT if self.kl_weight is None else self.kl_weight)
 
     @property
-    def by_node(self) -> bool:
-        """Whether one number a node draws the masks of its outgoing weights."""
-        return self.granularity == "node"
+    def shared_rate(self) -> float:
+        """node_rate."""
+        return self.node_rate
 
     @property
     def own_variance(self) -> bool:

@@ -188,9 +188,9 @@ class Method(ABC):
         return False
 
     @property
-    def by_node(self) -> bool:
-        """Whether one number a node draws the masks of its outgoing weights."""
-        return False
+    def shared_rate(self) -> float:
+        """Up to which rate one number a node decides for the masks of its outgoing weights."""
+        return 0.0
 
     @property
     def own_variance(self) -> bool:

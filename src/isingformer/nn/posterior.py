@@ -9,12 +9,16 @@ Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading rep
 
 s is one number a layer; v, the variance of kept weights by themselves, is 0 unless a method sets it (`own_variance`).
 
-By node, the masks of all weights that read an input node j come from one number, xi[j', j] = [u_j < q[j', j]]. Every
-weight keeps its own q, but those of a node go together as far as their q allow; where all have one q, it is node
-dropout.
+Weights that read one input node j may be dropped together. Up to a rate, a = min(q, node_rate), one number u_j decides
+for all of them; what is left of each q, 1 - q = (1 - a)(1 - b), is decided weight by weight:
 
-    local, by node:  (x k / (1 - q_j)) (m (1 - q))' + what is left of the variance as noise,
-                     k ~ Bernoulli(1 - q_j) of every node, example and token; see `node_odds`
+    xi[j', j] = [u_j < a[j', j]] or [v[j', j] < b[j', j]]
+
+Every weight keeps its own q. At node_rate 0 masks are independent, at 1 those of a node go together as far as their q
+allow, and where then all have one q it is node dropout.
+
+    local, by node:  (x k / (1 - a_j)) (m (1 - q))' + what is left of the variance as noise,
+                     k ~ Bernoulli(1 - a_j) of every node, example and token; see `node_odds`
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from .local import local_noise
 from .noise import KeyedNoise, Noise
 
 Sampling = Literal["mask", "local"]
+SECOND = 1 << 16
+"""Added to a layer's number for its second stream of masks; no model has as many layers."""
 
 
 def _moved(q: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
@@ -42,21 +48,28 @@ def _number(layer: int, like: Tensor) -> Tensor:
     return torch.full((), layer, dtype=torch.int32, device=like.device)
 
 
-def node_odds(weight: Tensor, q: Tensor) -> Tensor:
-    """q_j / (1 - q_j) of dropping input nodes whole, so that all that reads a node varies as much as by its own masks.
+def split(q: Tensor, node_rate: float) -> tuple[Tensor, Tensor]:
+    """(a, b): what of q is decided by node, and what by weight, 1 - q = (1 - a)(1 - b)."""
+    a = q.clamp_max(node_rate)
+    return a, 1 - (1 - q) / (1 - a) if node_rate < 1 else torch.zeros_like(q)
 
-        sum over j' of m^2 q (1 - q)  =  q_j / (1 - q_j)  *  sum over j' of (m (1 - q))^2
+
+def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
+    """a_j / (1 - a_j) of dropping input nodes whole, so that what reads a node varies as much as by the masks a.
+
+        sum over j' of (m (1 - q))^2 a / (1 - a)  =  a_j / (1 - a_j)  *  sum over j' of (m (1 - q))^2
 
     Args:
         weight: m, ``[*R, out, in]``.
         q: likewise.
+        node_rate: up to which rate nodes decide.
 
     Returns:
         ``[*R, 1, in]``; 0 for a node that nothing reads.
     """
-    square = weight.square()
-    kept = (square * (1 - q).square()).sum(-2, keepdim=True)
-    return (square * (q * (1 - q))).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
+    (a, b), square = split(q, node_rate), weight.square() * (1 - q)
+    kept = (square * (1 - q)).sum(-2, keepdim=True)
+    return (square * (1 - b) * a).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
 
 
 def _over_tokens(nodes: Tensor, x: Tensor) -> Tensor:
@@ -78,7 +91,7 @@ class Posterior(nn.Module):
         noise: the source of randomness, shared by the layers of a model.
         layer: this layer's number, which tells its noise from the others'.
         tied: one mask for all the outgoing weights of an input node (node dropout) instead of one a weight.
-        by_node: one number a node for the masks of its outgoing weights, each with its own q.
+        node_rate: up to which rate one number a node decides for the masks of its outgoing weights.
         own_variance: whether kept weights have a variance v of their own, 0 to begin with.
     """
 
@@ -100,7 +113,7 @@ class Posterior(nn.Module):
         noise: Noise,
         layer: int,
         tied: bool = False,
-        by_node: bool = False,
+        node_rate: float = 0.0,
         own_variance: bool = False,
     ) -> None:
         super().__init__()
@@ -113,7 +126,7 @@ class Posterior(nn.Module):
         self.sampling = sampling
         self.noise = noise
         self.register_buffer("layer", _number(layer, weight), persistent=False)
-        self.tied, self.by_node = tied, by_node
+        self.tied, self.node_rate = tied, node_rate
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
@@ -170,8 +183,11 @@ class Posterior(nn.Module):
     def drawn_mask(self, noise: Noise) -> Tensor:
         """1 - xi, bool ``[*R, out, in]``, or ``[*R, 1, in]`` where masks are tied."""
         q = self.whole()[..., :1, :] if self.tied else self.whole()
-        shape = (*q.shape[:-2], 1, q.shape[-1]) if self.by_node else q.shape
-        return noise.uniform(shape, q, self.layer) >= q
+        if not self.node_rate:
+            return noise.uniform(q.shape, q, self.layer) >= q
+        a, b = split(q, self.node_rate)
+        kept = noise.uniform((*q.shape[:-2], 1, q.shape[-1]), q, self.layer) >= a
+        return kept if self.node_rate == 1 else kept & (noise.uniform(q.shape, q, self.layer + SECOND) >= b)
 
     def _with_noise(self, weight: Tensor, kept: Tensor | None = None) -> Tensor:
         own = self.whole_variance()
@@ -185,9 +201,9 @@ class Posterior(nn.Module):
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.whole().to(weight.dtype)
         spread, some = q * (1 - q), x
-        if self.by_node:
+        if self.node_rate:
             with torch.no_grad():
-                odds = node_odds(weight, q)
+                odds = node_odds(weight, q, self.node_rate)
             spread = (spread - (1 - q).square() * odds).clamp_min(0)
             some = x * (self._kept_nodes(x, odds / (1 + odds)) * _over_tokens(1 + odds, x)).to(x.dtype)
         mean = self._product(some, weight * (1 - q), bias)
@@ -246,7 +262,7 @@ class Posterior(nn.Module):
         """What the layer prints of itself."""
         mean = float(self.drop.mean()) if self.drop.numel() else 0.0
         return f"mean q={mean:.3f}, s={self.noise_sd:.3g}, sampling={self.sampling!r}" + (
-            ", tied" if self.tied else ", by node" if self.by_node else ""
+            ", tied" if self.tied else f", node_rate={self.node_rate}" if self.node_rate else ""
         )
 
 
