@@ -5,8 +5,9 @@ import torch
 
 from frozen import FrozenNoise
 from isingformer.nn.local import local_noise
+from isingformer.nn.nodes import node_odds, split
 from isingformer.nn.noise import TorchNoise
-from isingformer.nn.posterior import NodeMask, Posterior, node_odds, split
+from isingformer.nn.posterior import NodeMask, Posterior
 
 DRAWS = 20_000
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
-from ..nn.posterior import Posterior, split
+from ..nn.nodes import split
+from ..nn.posterior import Posterior
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks

@@ -8,17 +8,7 @@ Axes: weight and q ``[*R, out, in]``, x ``[*R, N, ..., in]``; R is a leading rep
     local, tied masks (node dropout):  ((1 - xi) x) (m + s eps)',  xi fresh for every example and token
 
 s is one number a layer; v, the variance of kept weights by themselves, is 0 unless a method sets it (`own_variance`).
-
-Weights that read one input node j may be dropped together. Up to a rate, a = min(q, node_rate), one number u_j decides
-for all of them; what is left of each q, 1 - q = (1 - a)(1 - b), is decided weight by weight:
-
-    xi[j', j] = [u_j < a[j', j]] or [v[j', j] < b[j', j]]
-
-Every weight keeps its own q. At node_rate 0 masks are independent, at 1 those of a node go together as far as their q
-allow, and where then all have one q it is node dropout.
-
-    local, by node:  (x k / (1 - a_j)) (m (1 - q))' + what is left of the variance as noise,
-                     k ~ Bernoulli(1 - a_j) of every node, example and token; see `node_odds`
+How weights that read one node are dropped together is in `nodes.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +21,7 @@ from torch import Tensor, nn
 
 from ..curvature.linear import Squares, companion, linear, linear_with_squares
 from .local import local_noise
+from .nodes import node_odds, over_tokens, split
 from .noise import KeyedNoise, Noise
 
 Sampling = Literal["mask", "local"]
@@ -46,35 +37,6 @@ def _moved(q: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
 
 def _number(layer: int, like: Tensor) -> Tensor:
     return torch.full((), layer, dtype=torch.int32, device=like.device)
-
-
-def split(q: Tensor, node_rate: float) -> tuple[Tensor, Tensor]:
-    """(a, b): what of q is decided by node, and what by weight, 1 - q = (1 - a)(1 - b)."""
-    a = q.clamp_max(node_rate)
-    return a, 1 - (1 - q) / (1 - a) if node_rate < 1 else torch.zeros_like(q)
-
-
-def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
-    """a_j / (1 - a_j) of dropping input nodes whole, so that what reads a node varies as much as by the masks a.
-
-        sum over j' of (m (1 - q))^2 a / (1 - a)  =  a_j / (1 - a_j)  *  sum over j' of (m (1 - q))^2
-
-    Args:
-        weight: m, ``[*R, out, in]``.
-        q: likewise.
-        node_rate: up to which rate nodes decide.
-
-    Returns:
-        ``[*R, 1, in]``; 0 for a node that nothing reads.
-    """
-    (a, b), square = split(q, node_rate), weight.square() * (1 - q)
-    kept = (square * (1 - q)).sum(-2, keepdim=True)
-    return (square * (1 - b) * a).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
-
-
-def _over_tokens(nodes: Tensor, x: Tensor) -> Tensor:
-    """``[*R, 1, in]`` so that it meets x ``[*R, N, ..., in]``."""
-    return nodes.view(*nodes.shape[:-2], *(1 for _ in range(x.dim() - nodes.dim() + 1)), nodes.shape[-1])
 
 
 class Posterior(nn.Module):
@@ -205,7 +167,7 @@ class Posterior(nn.Module):
             with torch.no_grad():
                 odds = node_odds(weight, q, self.node_rate)
             spread = (spread - (1 - q).square() * odds).clamp_min(0)
-            some = x * (self._kept_nodes(x, odds / (1 + odds)) * _over_tokens(1 + odds, x)).to(x.dtype)
+            some = x * (self._kept_nodes(x, odds / (1 + odds)) * over_tokens(1 + odds, x)).to(x.dtype)
         mean = self._product(some, weight * (1 - q), bias)
         eps = self.noise.normal(mean.shape, mean, self.layer)
         variance = weight.square() * spread + self.noise_sd**2
@@ -217,7 +179,7 @@ class Posterior(nn.Module):
 
     def _kept_nodes(self, x: Tensor, q: Tensor) -> Tensor:
         """Which nodes are kept, of every example and token: bool like x, for q ``[*R, 1, in]``."""
-        q = _over_tokens(q, x)
+        q = over_tokens(q, x)
         return self.noise.uniform(x.shape, q, self.layer) >= q
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

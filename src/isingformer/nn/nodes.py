@@ -1,0 +1,48 @@
+"""Weights that read one node, dropped together.
+
+Up to a rate, a = min(q, node_rate), one number u_j decides for all weights that read input node j. What is left of each
+q, 1 - q = (1 - a)(1 - b), is decided weight by weight:
+
+    xi[j', j] = [u_j < a[j', j]] or [v[j', j] < b[j', j]]
+
+Every weight keeps its own q. At node_rate 0 masks are independent, at 1 those of a node go together as far as their q
+allow, and where then all have one q it is node dropout.
+
+With `local` sampling a node is dropped whole, for every example and token anew:
+
+    (x k / (1 - a_j)) (m (1 - q))' + what is left of the variance as noise,   k ~ Bernoulli(1 - a_j),  see `node_odds`
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def split(q: Tensor, node_rate: float) -> tuple[Tensor, Tensor]:
+    """(a, b): what of q is decided by node, and what by weight, 1 - q = (1 - a)(1 - b)."""
+    a = q.clamp_max(node_rate)
+    return a, 1 - (1 - q) / (1 - a) if node_rate < 1 else torch.zeros_like(q)
+
+
+def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
+    """a_j / (1 - a_j) of dropping input nodes whole, so that what reads a node varies as much as by the masks a.
+
+        sum over j' of (m (1 - q))^2 a / (1 - a)  =  a_j / (1 - a_j)  *  sum over j' of (m (1 - q))^2
+
+    Args:
+        weight: m, ``[*R, out, in]``.
+        q: likewise.
+        node_rate: up to which rate nodes decide.
+
+    Returns:
+        ``[*R, 1, in]``; 0 for a node that nothing reads.
+    """
+    (a, b), square = split(q, node_rate), weight.square() * (1 - q)
+    kept = (square * (1 - q)).sum(-2, keepdim=True)
+    return (square * (1 - b) * a).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
+
+
+def over_tokens(nodes: Tensor, x: Tensor) -> Tensor:
+    """``[*R, 1, in]`` so that it meets x ``[*R, N, ..., in]``."""
+    return nodes.view(*nodes.shape[:-2], *(1 for _ in range(x.dim() - nodes.dim() + 1)), nodes.shape[-1])
