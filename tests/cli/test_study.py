@@ -69,6 +69,7 @@ def test_a_shard_is_a_part(done, plan, tmp_path):
     ("arguments", "said"),
     [
         (["study", "nothere.toml"], "cannot read the plan 'nothere.toml'"),
+        (["study", "quick", "--datasets", "mnist"], "the plan 'quick' has no dataset 'mnist'; it has digits"),
         (["study", "quick", "--shard", "3/2"], "a shard is i/n with i from 1 to n"),
         (["study", "quick", "--jobs", "0"], "expected a whole number from 1 on"),
         (["study", "quick", "--gpus-per-task", "1"], "give --ray ADDRESS too"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isingformer.methods import METHODS, Ising, Plain, named_method
 from isingformer.study.plan import NOT_IN_RECIPE, SHIPPED, Plan, StudyData, read_plan
 from isingformer.study.record import Cell
-from isingformer.study.shards import parse_shard, shard_of
+from isingformer.study.shards import Shard, parse_shard, shard_of
 
 SMALL = """
 methods = ["plain", "ising"]
@@ -259,12 +259,12 @@ def test_a_dataset_that_the_plan_does_not_have():
 @settings(deadline=None, max_examples=100)
 @given(plans(), st.integers(1, 200))
 def test_shards_are_disjoint_cover_the_grid_and_cost_the_same(plan, n):
-    parts = [shard_of(plan, (i, n)) for i in range(1, n + 1)]
+    parts = [shard_of(plan, Shard(i, n)) for i in range(1, n + 1)]
     whole = [(cell, replica) for cell in plan.cells() for replica in range(plan.replicas)]
     assert [training for part in parts for training in part] == whole  # in order: a part is whole cells but at its ends
     costs = [sum(plan.cost(cell) for cell, _ in part) for part in parts]
     assert all(abs(cost - sum(costs) / n) <= max(plan.cost(cell) for cell in plan.cells()) for cost in costs)
-    assert shard_of(Plan.from_json(plan.to_json()), (n, n)) == parts[-1]
+    assert shard_of(Plan.from_json(plan.to_json()), Shard(n, n)) == parts[-1]
 
 
 def test_the_cost_follows_size_and_epochs_and_test_images():
@@ -275,7 +275,7 @@ def test_the_cost_follows_size_and_epochs_and_test_images():
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6))
 def test_a_shard_in_words(i, more):
-    assert parse_shard(f"{i}/{i + more}") == (i, i + more)
+    assert parse_shard(f"{i}/{i + more}") == Shard(i, i + more)
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "-1/4", "1/0", "0/0", "a/b", "1/4/2", "1.0/4", "²/4", "1 / 4"])
@@ -285,7 +285,18 @@ def test_a_shard_that_is_none(text):
     assert repr(text) in str(caught.value)
 
 
+def test_some_datasets_and_methods_alone():
+    plan = read_plan("paper")
+    some = Shard(datasets=("mnist", "cifar10"), methods=("ising",))
+    cells = {cell for cell, _ in shard_of(plan, some)}
+    assert len(cells) == 12 and {(c.dataset, c.method) for c in cells} == {("mnist", "ising"), ("cifar10", "ising")}
+    halves = [shard_of(plan, some._replace(i=i, n=2)) for i in (1, 2)]
+    assert halves[0] + halves[1] == shard_of(plan, some)
+    with pytest.raises(ValueError, match="'paper' has no method 'isng'; it has dropout, dropconnect, ising"):
+        shard_of(plan, Shard(methods=("isng",)))
+
+
 @pytest.mark.parametrize("shard", [(0, 1), (2, 1), (1.0, 2)])
 def test_a_shard_out_of_range(shard):
     with pytest.raises(ValueError, match="i from 1 to n"):
-        shard_of(read_plan("quick"), shard)
+        shard_of(read_plan("quick"), Shard(*shard))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from isingformer.data import load_data, subset
-from isingformer.study import Cell, Plan, Store, StudyData, run_study
+from isingformer.study import Cell, Plan, Shard, Store, StudyData, run_study
 from isingformer.study import worker as worker_module
 from isingformer.study.scoring import commit
 from isingformer.study.stack import Stack
@@ -91,7 +91,7 @@ def test_called_again_it_does_nothing_and_an_extended_plan_only_the_rest(whole, 
 
 def test_shards_together_are_the_whole(whole, tmp_path):
     for i in (1, 2, 3):
-        run_study(small(), tmp_path, shard=(i, 3), jobs=1, device="cpu", progress=False)
+        run_study(small(), tmp_path, shard=Shard(i, 3), jobs=1, device="cpu", progress=False)
     close(contents(tmp_path), contents(whole))
 
 

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FOLDER", help="the study's folder (studies/NAME)")
     add_data_arguments(parser)
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of the grid (1/1)")
+    parser.add_argument("--datasets", nargs="+", default=(), metavar="NAME", help="these of the plan alone, for now")
+    parser.add_argument("--methods", nargs="+", default=(), metavar="NAME", help="likewise")
     parser.add_argument("--jobs", type=count, metavar="N",
                         help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
@@ -43,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
-    plan, shard = read_plan(args.plan), parse_shard(args.shard)
+    plan = read_plan(args.plan)
+    shard = parse_shard(args.shard)._replace(datasets=tuple(args.datasets), methods=tuple(args.methods)).checked(plan)
     runner = _runner(args)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.offline:
         with transfers(shown=not args.quiet) as bar:
             for data in plan.datasets:
-                if data.source in SOURCES:
+                if data.source in SOURCES and data.label in (args.datasets or [data.label]):
                     fetch(data.source, args.data_dir, bar)
     outcome = runner(
         plan, folder, device=args.device, shard=shard, jobs=args.jobs, data_dir=args.data_dir,

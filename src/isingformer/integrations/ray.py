@@ -30,6 +30,7 @@ from .._version import __version__
 from ..study import Cell, Outcome, Plan, Record, Store
 from ..study.runner import PATIENCE, Bar, Ears
 from ..study.scoring import circumstances
+from ..study.shards import WHOLE, Shard
 from ..study.store import Job
 from ..study.worker import Bench, Training, claim_of, stackable
 from . import _ray_cluster as cluster
@@ -129,7 +130,7 @@ def run_on_ray(
     address: str = "auto",
     device: str = "auto",
     gpus_per_task: float | None = None,
-    shard: tuple[int, int] = (1, 1),
+    shard: Shard = WHOLE,
     jobs: int | None = None,
     data_dir: str | None = None,
     download: bool = True,
@@ -149,7 +150,7 @@ def run_on_ray(
             machine, for as long as this lasts), ``HOST:PORT``, or ``ray://HOST:PORT`` for a Ray client.
         device: ``auto`` (GPUs where the cluster has them), ``cpu`` or ``cuda``; which GPU, Ray says.
         gpus_per_task: the share of a GPU that a task gets, from 0 to 1: 0.5 puts two on one. None: 1 on GPUs, else 0.
-        shard: (i, n), the i-th of n parts of the grid.
+        shard: a part of the grid.
         jobs: cores that a ``local`` cluster has, and so tasks side by side on a CPU. None: those of the machine.
         data_dir: where the datasets are, on every machine. None: each machine's own ISINGFORMER_DATA.
         download: whether what is missing may be brought, by every machine for itself.
@@ -184,7 +185,7 @@ class _Driver:
     """Hands out tasks and keeps what they bring back."""
 
     def __init__(
-        self, plan: Plan, store: Store, shard: tuple[int, int], ears: Ears, settings: dict[str, Any], gpus: float
+        self, plan: Plan, store: Store, shard: Shard, ears: Ears, settings: dict[str, Any], gpus: float
     ) -> None:
         self.plan, self.store, self.shard, self.ears, self.settings = plan, store, shard, ears, settings
         # Lost tasks are handed out again here, where it can be counted and told, and not by Ray.

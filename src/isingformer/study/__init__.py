@@ -4,7 +4,7 @@ from .plan import Plan, StudyData, read_plan
 from .record import Cell, Record
 from .results import Written, write_results
 from .runner import Outcome, run_study
-from .shards import parse_shard
+from .shards import Shard, parse_shard
 from .store import Store
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "Record",
+    "Shard",
     "Store",
     "StudyData",
     "Written",

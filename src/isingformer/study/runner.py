@@ -16,6 +16,7 @@ from ..train import find_device
 from .plan import Plan
 from .record import Cell
 from .scoring import circumstances
+from .shards import WHOLE, Shard
 from .store import Store
 from .worker import Bench, Worker
 
@@ -40,7 +41,7 @@ def run_study(
     folder: str | os.PathLike[str],
     *,
     device: str = "auto",
-    shard: tuple[int, int] = (1, 1),
+    shard: Shard = WHOLE,
     jobs: int | None = None,
     data_dir: str | None = None,
     download: bool = True,
@@ -53,7 +54,7 @@ def run_study(
         plan: the grid.
         folder: the store; see `Store.open` for when one that exists is taken up.
         device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``.
-        shard: (i, n), the i-th of n parts of the grid.
+        shard: a part of the grid.
         jobs: processes that work side by side. None: one on a GPU; on a CPU one for every core, each on one thread.
         data_dir: where the datasets are, as `load_data` takes it.
         download: whether what is missing may be brought.
@@ -144,7 +145,7 @@ class _Post:
 
 
 def _work(
-    told: Any, *, plan: Plan, folder: str, shard: tuple[int, int], device: str, data_dir: str | None, download: bool,
+    told: Any, *, plan: Plan, folder: str, shard: Shard, device: str, data_dir: str | None, download: bool,
     made: dict[str, Any], sharers: int,
 ) -> None:  # fmt: skip
     store = Store(folder)

@@ -1,36 +1,62 @@
-"""Parts of a grid, for several machines: every training in exactly one of them, at about the same cost each."""
+"""Parts of a grid.
+
+For several machines: every training in exactly one of them, at about the same cost each. Or some datasets and methods
+before the others.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from ._checks import whole
 from .plan import Plan
 from .record import Cell
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """``2/4``, the second of four parts, as (2, 4)."""
+class Shard(NamedTuple):
+    """The i-th of n parts of a grid, and of that what belongs to some datasets and methods; none named: to all."""
+
+    i: int = 1
+    n: int = 1
+    datasets: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    def checked(self, plan: Plan) -> Shard:
+        """The same, where the plan has all that is named."""
+        _check(self.i, self.n, f"{self.i}/{self.n}")
+        labels = [data.label for data in plan.datasets]
+        for what, named, known in (("dataset", self.datasets, labels), ("method", self.methods, list(plan.methods))):
+            for name in named:
+                if name not in known:
+                    raise ValueError(f"the plan {plan.name!r} has no {what} {name!r}; it has {', '.join(known)}")
+        return self
+
+
+WHOLE = Shard()
+
+
+def parse_shard(text: str) -> Shard:
+    """``2/4``, the second of four parts."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip(), re.ASCII)
-    shard = (int(found[1]), int(found[2])) if found else (0, 0)
-    return _checked(shard, text)
+    i, n = (int(found[1]), int(found[2])) if found else (0, 0)
+    _check(i, n, text)
+    return Shard(i, n)
 
 
-def _checked(shard: tuple[int, int], given: object) -> tuple[int, int]:
-    i, n = shard
+def _check(i: int, n: int, given: object) -> None:
     if not (whole(i) and whole(n) and i <= n):
         raise ValueError(f"a shard is i/n with i from 1 to n, as in 2/4, got {given!r}")
-    return shard
 
 
-def shard_of(plan: Plan, shard: tuple[int, int]) -> list[tuple[Cell, int]]:
-    """The trainings of the i-th of n parts of a grid. The parts depend on the plan alone, not on what is done.
+def shard_of(plan: Plan, shard: Shard) -> list[tuple[Cell, int]]:
+    """The trainings of a part of a grid. The parts depend on the plan alone, not on what is done.
 
     All trainings stand in a row, in the order of the plan, each as wide as its cost. The row is cut into n equal
     parts, and a training belongs to the part that its middle lies in: so a part is whole cells but at its ends, and
     costs at most one training more than an n-th.
     """
-    i, n = _checked(shard, shard)
+    i, n, datasets, methods = shard.checked(plan)
     costs = {cell: plan.cost(cell) for cell in plan.cells()}
     total, before, mine = sum(costs.values()) * plan.replicas, 0, []
     for cell, cost in costs.items():
@@ -38,4 +64,8 @@ def shard_of(plan: Plan, shard: tuple[int, int]) -> list[tuple[Cell, int]]:
             if (2 * before + cost) * n // (2 * total) == i - 1:
                 mine.append((cell, replica))
             before += cost
-    return mine
+    return [
+        (cell, replica)
+        for cell, replica in mine
+        if cell.dataset in (datasets or [cell.dataset]) and cell.method in (methods or [cell.method])
+    ]

@@ -27,7 +27,7 @@ from .._version import __version__
 from .plan import Plan
 from .record import FORMAT as RECORD_FORMAT
 from .record import Cell, Record
-from .shards import shard_of
+from .shards import WHOLE, Shard, shard_of
 
 FORMAT = 1
 _TEMPORARY = re.compile(r"\..+\.json\.\d+\.part")
@@ -128,14 +128,14 @@ class Store:
         found = [self._read_record(self._records / name) for name in self._files()]
         return sorted(found, key=lambda r: (r.cell.dataset, r.cell.size, r.cell.method, r.cell.rate or 0.0, r.replica))
 
-    def jobs(self, plan: Plan, shard: tuple[int, int] = (1, 1)) -> list[Job]:
+    def jobs(self, plan: Plan, shard: Shard = WHOLE) -> list[Job]:
         """What is still to do of a shard, in the order of the plan.
 
         Whoever claims a job asks `done` again: another process may have done it in the meantime.
 
         Args:
             plan: the grid.
-            shard: (i, n), the i-th of n parts, i from 1.
+            shard: a part of the grid.
         """
         there = set(self._files())
         left: dict[Cell, list[int]] = {}
@@ -144,7 +144,7 @@ class Store:
                 left.setdefault(cell, []).append(replica)
         return [Job(cell, tuple(replicas)) for cell, replicas in left.items()]
 
-    def progress(self, plan: Plan, shard: tuple[int, int] = (1, 1)) -> tuple[int, int]:
+    def progress(self, plan: Plan, shard: Shard = WHOLE) -> tuple[int, int]:
         """How many trainings of a plan, or of a shard of it, are done, and how many there are."""
         total = len(shard_of(plan, shard))
         return total - sum(len(job.replicas) for job in self.jobs(plan, shard)), total

@@ -17,6 +17,7 @@ from ..train import Recipe
 from .plan import Plan
 from .record import Cell, Record
 from .scoring import records_of
+from .shards import Shard
 from .stack import Stack
 from .store import Job, Store
 
@@ -164,12 +165,12 @@ class Worker:
     Args:
         bench: where cells are trained; its keeper is the store.
         store: the study's folder.
-        shard: (i, n): the part of the grid to work on.
+        shard: the part of the grid to work on.
     """
 
     bench: Bench
     store: Store
-    shard: tuple[int, int]
+    shard: Shard
 
     def run(self) -> None:
         """Work until nothing is left that no other process is at."""
@@ -201,9 +202,9 @@ class Worker:
         return jobs
 
 
-def claim_of(cell: Cell, shard: tuple[int, int]) -> str:
+def claim_of(cell: Cell, shard: Shard) -> str:
     """The name under which a shard's part of a cell is claimed: parts of a cell may lie in several shards."""
-    return f"{cell.name}.{shard[0]}of{shard[1]}"
+    return f"{cell.name}.{shard.i}of{shard.n}"
 
 
 def stackable(jobs: Sequence[Job]) -> list[list[Job]]:
