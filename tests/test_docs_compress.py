@@ -75,3 +75,26 @@ def test_a_folder_holds_the_files_that_are_listed(tmp_path, format):
     assert {name for name in listed if not any(fnmatch(file, name) for file in there)} == others
     about = json.loads((tmp_path / "b" / "run.json").read_text())
     assert about["compressed"]["from"] == str(tmp_path / "a") and about["network"]["blocks"]
+
+
+def sparse_tables():
+    """Time and accuracy of 2:4, as the page has them."""
+    found = json.loads((ROOT / "results/sparse24-h200.json").read_text(encoding="utf-8"))
+    times = [
+        f"| {row['tokens']:,} | {row['dense ms']:.3f} | {row['2:4 ms']:.3f} | {row['faster']:.2f} |"
+        for row in found["timing"]
+    ]
+    kept = [
+        f"| {row['by']} | {row['accuracy']:.3f} | {row['tuned accuracy']:.3f} | {row['tuned nll']:.3f} |"
+        for row in found["rows"]
+    ]
+    return "\n".join(
+        [
+            "| tokens | dense, ms | 2:4, ms | times as fast |", "| --- | --- | --- | --- |", *times, "",
+            "| two of four kept by | accuracy | after fine-tuning | NLL then |", "| --- | --- | --- | --- |", *kept, "",
+        ]
+    )  # fmt: skip
+
+
+def test_the_figures_of_two_of_four_are_those_of_the_results():
+    assert PAGE.split("<!-- sparse24:begin -->\n")[1].split("<!-- sparse24:end -->")[0] == sparse_tables()
