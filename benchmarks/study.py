@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import report
+from common import report, where
 
 from isingformer.data import Dataset, Images
 from isingformer.study import read_plan
@@ -146,10 +146,13 @@ def measured_before(out, plan, largest):
     if not out or not Path(out).exists():
         return [], {}
     found = json.loads(Path(out).read_text())
-    if found["plan"] != plan.name or "trainings" in found:  # another plan's, or complete
+    here = where()
+    alike = all(found[key] == here[key] for key in ("device", "torch")) and found["plan"] == plan.name
+    if not alike or "trainings" in found:  # of something else, or complete
         return [], {}
     rows = [row for row in found["rows"] if (row["image"], row["batch"]) != largest]
-    return rows, {"before": {key: found[key] for key in ("device", "torch", "commit", "date", "command")}}
+    last = {key: found[key] for key in ("commit", "date", "command")}
+    return rows, {"before": [*found.get("before", []), last]}
 
 
 def main():

@@ -5,7 +5,8 @@
 
 The file names cells (data, size, epochs and other settings of the recipe) and what is tried on each of them (a method,
 its rates and settings). The rates and seeds of a method train as one stack. A row is one method at one rate in one
-cell: mean over the seeds. Rows that the file named by --out holds are not made again.
+cell: mean over the seeds. Rows that the file named by --out holds, with the same settings throughout, are not made
+again.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tomllib
 from pathlib import Path
 
 import torch
-from common import report
+from common import report, where
 
 import isingformer as isf
 from isingformer.data import Dataset, load_data, split_rows
@@ -30,7 +31,6 @@ SPLIT = 12345
 """The seed of the split into validation images and those that samples are drawn from."""
 AT_ONCE = {"cuda": 20480, "cpu": 1000}
 """Images in a pass of a prediction, over all replicas."""
-KEYS = ("data", "size", "tried", "rate")
 
 
 def held_out(name, validation, data_dir):
@@ -50,14 +50,20 @@ def probabilities(stack, images, samples):
         return predict(stack.model, x, samples=samples, batch_size=chunk, seeds=seeds).probs.float().cpu()
 
 
+def settings_of(how, cell, tried, rate):
+    """All that decides a row, as text."""
+    common = {name: value for name, value in how.items() if name not in ("cells", "tried")}
+    return json.dumps([common, cell, {**tried, "rates": None}, rate], sort_keys=True)
+
+
 def rows_of(data, cell, tried, how, device):
     """One row for each rate."""
-    rates = [rate for rate in tried.get("rates", [None]) for _ in how["seeds"]]
+    rates = [rate for rate in tried["rates"] for _ in how["seeds"]]
     method = named_method(tried["method"], tuple(rates) if len(set(rates)) > 1 else rates[0], tried.get("settings"))
     recipe = {**how.get("recipe", {}), **cell.get("recipe", {})}
     recipes = [
         isf.Recipe(epochs=cell["epochs"], train_size=cell["size"], validation=0, seed=seed, **recipe)
-        for _ in tried.get("rates", [None])
+        for _ in tried["rates"]
         for seed in how["seeds"]
     ]
     started = time.perf_counter()
@@ -68,7 +74,7 @@ def rows_of(data, cell, tried, how, device):
     drops = [q.flatten(1) for q in stack.method.drop_probability().values()]
     q = torch.cat(drops, 1) if drops else torch.zeros(len(recipes), 1)
     seconds = time.perf_counter() - started
-    for number, rate in enumerate(tried.get("rates", [None])):
+    for number, rate in enumerate(tried["rates"]):
         own = range(number * len(how["seeds"]), (number + 1) * len(how["seeds"]))
 
         def mean(of, own=own):
@@ -80,7 +86,7 @@ def rows_of(data, cell, tried, how, device):
             "ece": mean(lambda r: found[r].ece), "mean q": mean(lambda r: q[r].mean()),
             "dropped": mean(lambda r: (q[r] > 0.5).float().mean()), "training nll": mean(lambda r: stack.nll[r]),
             "seconds": seconds,
-        }  # fmt: skip
+        }, settings_of(how, cell, tried, rate)  # fmt: skip
 
 
 def main():
@@ -94,18 +100,22 @@ def main():
     device = torch.device(args.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
-    out = Path(args.out)
-    rows = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.is_file() else []
-    done = {tuple(row[key] for key in KEYS) for row in rows}
+    out, rows, settings, made = Path(args.out), [], [], []
+    if out.is_file():
+        before = json.loads(out.read_text(encoding="utf-8"))
+        rows, settings, made = before["rows"], before["settings"], before["made"]
+    here = {key: value for key, value in where().items() if key in ("device", "torch", "commit", "date")}
     for cell in how["cells"]:
         data = None
         for tried in how["tried"]:
-            keys = {(cell["data"], cell["size"], tried["name"], rate) for rate in tried.get("rates", [None])}
-            if keys <= done or tried["name"] not in cell.get("only", [tried["name"]]):
+            rates = tried.get("rates", [None])
+            left = [rate for rate in rates if settings_of(how, cell, tried, rate) not in settings]
+            if not left:
                 continue
             data = data or held_out(cell["data"], how["validation"], args.data_dir)
-            rows += rows_of(data, cell, tried, how, device)
-            report(f"trials of {args.trials.name} on validation images", rows, out, trials=how)
+            for row, decided in rows_of(data, cell, {**tried, "rates": left}, how, device):
+                rows, settings, made = [*rows, row], [*settings, decided], [*made, here]
+            report(f"trials of {args.trials.name} on validation images", rows, out, settings=settings, made=made)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,35 @@ def test_by_node_local_noise_is_nowhere_less_than_the_masks():
     assert torch.equal(node_odds(torch.zeros_like(weight), q, 1.0), torch.zeros(1, 5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("node_rate", [0.0, 0.1, 1.0])
+def test_dropping_nodes_leaves_curvature_as_it_is(node_rate):
+    """A loss that is linear in the outputs has h = d^2 x^2 whatever was dropped."""
+    q = torch.tensor([0.75, 0.1, 0.5, 0.9, 0.0], dtype=torch.float64).expand(4, 5)
+    part, weight = by_node(q, "local", node_rate, noise_sd=0.0)
+    part.train().measure(True)
+    x, d = torch.ones(DRAWS, 5, dtype=torch.float64), torch.arange(1.0, 5.0, dtype=torch.float64)
+    (part(x, weight.requires_grad_(), None) @ d).mean().backward()
+    h = part.companion.grad[:-2].view(4, 5) / DRAWS
+    torch.testing.assert_close(h, d.square()[:, None].expand(4, 5), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_nodes_of_half_precision_are_dropped_at_their_rates(dtype):
+    part, weight = layer(sampling="local", noise_sd=0.0, dtype=dtype)
+    part.node_rate = 1.0
+    part.drop.fill_(0.99)
+    x, weight = torch.ones(DRAWS, 5, dtype=dtype), (0.02 * torch.ones(4, 5)).to(dtype)
+    drawn = part(x, weight, None).float()
+    assert float(drawn.mean()) == pytest.approx(5 * 0.02 * 0.01, rel=0.05)
+    assert float(drawn.var(0).mean()) == pytest.approx(5 * 0.02**2 * 0.99 * 0.01, rel=0.15)
+
+
+def test_tied_masks_have_neither_rate_nor_variance():
+    for more in ({"node_rate": 0.1}, {"own_variance": True}):
+        with pytest.raises(ValueError, match="tied masks are one a node already"):
+            Posterior(torch.ones(2, 2), noise_sd=0.0, sampling="mask", noise=TorchNoise(), layer=0, tied=True, **more)
+
+
 def test_certain_weights_stay_and_dropped_weights_go():
     part, weight = layer(noise_sd=0.0)
     part.drop.copy_((torch.rand(4, 5) < 0.5).double())

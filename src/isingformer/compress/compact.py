@@ -125,7 +125,7 @@ class CompactAttention(nn.Module):
         q = F.linear(x[..., :1, :], layer.weight[:queries], layer.bias[:queries])
         weight, bias = layer.weight[queries:], layer.bias[queries:]
         # On a GPU cuBLAS takes for granted that a bias begins at a multiple of 16 bytes, which this one need not.
-        both = F.linear(x, weight) + bias if x.is_cuda else F.linear(x, weight, bias)
+        both = _plus(F.linear(x, weight), bias) if x.is_cuda else F.linear(x, weight, bias)
         k, v = both.split(sizes[1:], -1)
         return q, k, v
 
@@ -133,6 +133,10 @@ class CompactAttention(nn.Module):
         if not q.shape[-1]:
             return v.mean(-2, keepdim=True).expand(*q.shape[:-1], -1)  # all scores are the same
         return torch.softmax((q * self.scale) @ k.mT, dim=-1) @ v
+
+
+def _plus(y: Tensor, bias: Tensor) -> Tensor:
+    return y + bias.to(y.dtype)  # autocast leaves sums alone
 
 
 class CompactBlock(nn.Module):

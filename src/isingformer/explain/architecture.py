@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
-from ..nn.nodes import split
-from ..nn.posterior import Posterior
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
@@ -147,7 +145,9 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
         name: (torch.zeros_like(weights[name]) if name in weights else found[name].drop.detach()).cpu().clone()
         for name in parts.layers
     }
-    entropies = {name: _entropy(found[name], q) for name, q in drop.items() if name in found}
+    entropies = {
+        name: mask_entropy(q[:1] if found[name].tied else q) for name, q in drop.items() if name in found
+    }  # a tied mask is one, however many weights follow it
     method = attached_to(model)
     assert method is not None, "networks are drawn from an attached model"
     carried = method.weight_posterior()
@@ -167,7 +167,7 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
         sum(h.numel() for h in entropies.values()), sum(float(h.double().sum()) for h in entropies.values()),
         count(parts, {name: torch.ones_like(q, dtype=torch.bool) for name, q in drop.items()}),
         count(parts, filled(parts, model, probable_masks(model))), drawn_counts(networks, parts), tuple(found),
-        {name: _snapshot(one) for name, one in learned.items()},
+        {name: one.cpu() for name, one in learned.items()},
     )  # fmt: skip
 
 
@@ -182,31 +182,9 @@ def surely_not_zero(weights: WeightPosterior, level: float) -> Tensor:
     return (weights.cdf(zero) < tail) | (mirrored.cdf(zero) < tail)
 
 
-def _snapshot(weights: WeightPosterior) -> WeightPosterior:
-    """A copy on the CPU, which no training moves."""
-    return weights.cpu()
-
-
 def mask_entropy(q: Tensor) -> Tensor:
     """- q log q - (1 - q) log(1 - q) of every mask, in nats."""
     return torch.special.entr(q) + torch.special.entr(1 - q)
-
-
-def node_entropy(q: Tensor) -> Tensor:
-    """Of the masks that one number a node draws, in nats, ``[in]`` for q ``[out, in]``.
-
-    The number falls between two of the node's q, or below or above all: each gap is an outcome, as probable as wide.
-    """
-    ends = torch.cat([torch.zeros_like(q[:1]), q.sort(0).values, torch.ones_like(q[:1])])
-    return torch.special.entr(ends.diff(dim=0)).sum(0)
-
-
-def _entropy(part: Posterior, q: Tensor) -> Tensor:
-    """Of every draw that a layer's masks come from; a tied mask is one, however many weights follow it."""
-    if not part.node_rate:
-        return mask_entropy(q[:1] if part.tied else q)
-    a, b = split(q, part.node_rate)
-    return node_entropy(a) if part.node_rate == 1 else torch.cat([node_entropy(a), mask_entropy(b).flatten()])
 
 
 def head_keep(parts: Anatomy, drop: Mapping[str, Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 Axes: a weight matrix is ``[..., out, in]``: row j' is the node that a weight writes, column j the node it reads, and
 any leading axes are replicas. Whatever belongs to a node j' is ``[..., out, 1]``. xi = 1 means dropped.
 
-    field = prior field + evidence_weight * evidence
+    field = prior field + evidence_weight * evidence   (`methods/pull.py` has what else may stand there)
     prior field, centred = coupling * (neighbours - delta) + logit(delta)
     prior field, printed = coupling * neighbours + logit(delta)
 """

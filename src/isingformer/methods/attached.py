@@ -90,7 +90,7 @@ class Attached:
 
     def _constant_divergence(self, like: Tensor) -> Tensor:
         known = self._constant
-        if known is None or (known.device, known.dtype) != (like.device, like.dtype):
+        if known is None or known.is_inference() or (known.device, known.dtype) != (like.device, like.dtype):
             known = self._constant = constant_divergence(self.parts, self.method, masks=self.rule.has_mask_prior)
         elif self._constant_is_old:  # written where it is: a CUDA graph of kl() goes on reading there
             known.copy_(constant_divergence(self.parts, self.method, masks=self.rule.has_mask_prior))

@@ -30,7 +30,8 @@ class Ising(Method):
             1 / kl_weight. Give either, and the other follows (default 10 and 0.1); giving both is allowed.
         contrast: instead of evidence_weight * evidence the field gets contrast * (1 - evidence / its mean over all
             weights): a weight of less than average evidence is pushed out, one of more is held, whatever N and the
-            size of the network. From about 4 on most weights end near q = 0 or 1. 0: evidence as it is.
+            size of the network. Most weights then end near logit q = logit(delta) + contrast, a few near q = 0. 0:
+            evidence as it is.
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
@@ -98,7 +99,8 @@ class Ising(Method):
             other = "evidence='none'" if self.evidence == "none" else f"evidence_weight={self.evidence_weight}"
             raise ValueError(f"Ising: contrast weighs the evidence by its own mean, so {other} cannot be")
         for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
-            if getattr(self, one) == 0 and getattr(self, other) is None and self.evidence != "none":
+            needed = self.evidence != "none" and not (self.contrast and other == "evidence_weight")
+            if getattr(self, one) == 0 and getattr(self, other) is None and needed:
                 raise ValueError(f"Ising: {one}=0 leaves {other} = 1/0 open; give {other} too")
         check("laplace_noise", self.laplace_noise, 0 <= self.laplace_noise <= 1, "in [0, 1]")
         if self.laplace_noise and self.evidence == "none":

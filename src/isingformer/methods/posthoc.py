@@ -107,6 +107,8 @@ def _choices(method: Ising, deltas: Sequence[float] | None, weights: Sequence[fl
     for name, given in (("deltas", deltas), ("evidence_weights", weights)):
         if given is not None and not given:
             raise ValueError(f"fit_posterior: {name} is empty; expected at least one value, or None for the method's")
+    if weights and method.contrast:
+        raise ValueError("fit_posterior: contrast takes the place of evidence_weights; leave one of them out")
     rates: Sequence[Any] = deltas or [method.delta]
     strengths: Sequence[Any] = weights or [method.evidence_weight]
     pairs = itertools.product(rates, strengths)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..ising import evidence, slab_minus_spike
+from ..ising import evidence, slab_cost_beyond, slab_minus_spike
 from .pieces import total_of
 
 if TYPE_CHECKING:
@@ -36,15 +36,20 @@ class Pull(Mapping[str, Tensor]):
         rule = self.rule
         return evidence(mean, rule.average.value(name), examples=rule.examples, kind=rule.spec.evidence)
 
+    def _measured(self, name: str) -> Tensor:
+        """Whether anything was, ``[*R, 1, 1]``."""
+        return self.rule.average.weight[..., self.rule.average.numbers[name], None, None] > 0
+
     def _own_mean(self, name: str) -> Tensor:
         return self.rule.parts.own_mean(name).to(self.rule.average.average.dtype)
 
     def _mean_evidence(self) -> Tensor:
         parts = self.rule.parts
-        own = [self._evidence(name, self._own_mean(name)).sum((-2, -1)) for name in self]
-        total = torch.stack(own).sum(0)
-        weights = sum(math.prod(part.shape[-2:]) for part in parts.posteriors.values())
-        return (total_of(total) if parts.pieces else total)[..., None, None] / weights
+        # An estimate of h may be negative; a weight that is worse than useless is useless here.
+        own = [self._evidence(name, self._own_mean(name)).clamp_max(0).sum((-2, -1)) for name in self]
+        total = torch.stack(own).sum(0)[..., None, None]
+        weights = torch.stack([self._measured(n) * math.prod(parts.posteriors[n].shape[-2:]) for n in self]).sum(0)
+        return (total_of(total) if parts.pieces else total) / weights.clamp_min(1)
 
     def __getitem__(self, name: str) -> Tensor:
         rule, spec = self.rule, self.rule.spec
@@ -54,7 +59,8 @@ class Pull(Mapping[str, Tensor]):
         if self.mean is None:
             pull = pull.mul_(spec.weight_of_evidence)
         else:
-            pull = torch.where(self.mean < 0, spec.contrast * (1 - pull / self.mean), 0.0)
+            known = self._measured(name) & (self.mean < 0)
+            pull = torch.where(known, spec.contrast * (1 - pull.clamp_max(0) / self.mean), 0.0)
         if spec.spike_slab:
             widths = {
                 "noise_sd": spec.noise_sd(fan_in),
@@ -62,6 +68,9 @@ class Pull(Mapping[str, Tensor]):
                 "slab_sd": spec.slab_sd(fan_in),
             }
             pull = pull.add_(slab_minus_spike(mean, **widths))
+            if spec.laplace_noise:
+                noise_sd, slab_sd = widths["noise_sd"], widths["slab_sd"]
+                pull = pull.add_(slab_cost_beyond(own_variance(rule, name), noise_sd=noise_sd, slab_sd=slab_sd))
         return pull
 
     def __iter__(self) -> Iterator[str]:
@@ -78,5 +87,5 @@ def own_variance(rule: IsingRule, name: str) -> Tensor:
     """
     average, spec = rule.average, rule.spec
     slab = spec.slab_sd(rule.parts.posteriors[name].shape[-1])
-    v = spec.laplace_noise / (rule.examples * average.value(name) + 1 / slab**2)
+    v = spec.laplace_noise / (rule.examples * average.value(name).clamp_min(0) + 1 / slab**2)
     return torch.where(average.weight[..., average.numbers[name], None, None] > 0, v, 0.0)

@@ -64,8 +64,8 @@ class WeightPosterior:
 
     def at(self, out: int, into: int) -> WeightPosterior:
         """That of a single weight."""
-        own = None if self.own_variance is None else self.own_variance[out, into]
-        return WeightPosterior(self.location[out, into], self.drop[out, into], self.noise_sd, own)
+        own = None if self.own_variance is None else self.own_variance[..., out, into]
+        return WeightPosterior(self.location[..., out, into], self.drop[..., out, into], self.noise_sd, own)
 
     def cpu(self) -> WeightPosterior:
         """A copy on the CPU."""

@@ -29,8 +29,11 @@ class _LocalNoise(torch.autograd.Function):
         total = plain_linear(x.square(), variance, None)
         at_least = total.clamp_min(SMALLEST_VARIANCE)
         by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
-        ctx.save_for_backward(x, variance, _cast(torch.where(total > SMALLEST_VARIANCE, 0.5 * by_sd, 0.0), eps.dtype))
-        return _cast(by_sd * at_least, eps.dtype)
+        some = (
+            total > SMALLEST_VARIANCE
+        )  # in half precision nothing is left of that bound, and a root of 0 is no number
+        ctx.save_for_backward(x, variance, _cast(torch.where(some, 0.5 * by_sd, 0.0), eps.dtype))
+        return _cast(torch.where(some, by_sd * at_least, 0.0), eps.dtype)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

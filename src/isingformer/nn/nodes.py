@@ -10,7 +10,10 @@ allow, and where then all have one q it is node dropout.
 
 With `local` sampling a node is dropped whole, for every example and token anew:
 
-    (x k / (1 - a_j)) (m (1 - q))' + what is left of the variance as noise,   k ~ Bernoulli(1 - a_j),  see `node_odds`
+    (x k) (m (1 - q) / (1 - a_j))' + what is left of the variance as noise,   k ~ Bernoulli(1 - a_j),  see `node_odds`
+
+a_j is one number for all that read the node, so that with it a weight of small q varies more than by its own mask; none
+varies less. No gradient goes through a_j.
 """
 
 from __future__ import annotations
@@ -41,6 +44,20 @@ def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
     (a, b), square = split(q, node_rate), weight.square() * (1 - q)
     kept = (square * (1 - q)).sum(-2, keepdim=True)
     return (square * (1 - b) * a).sum(-2, keepdim=True) / kept.clamp_min(torch.finfo(kept.dtype).tiny)
+
+
+def undropped(companion: Tensor, odds: Tensor) -> Tensor:
+    """A companion in which the squares of a pass with dropped nodes come out as if none had been dropped, on average.
+
+    A dropped node leaves no square, so those of the others count 1 / (1 - a_j). It is exact for a single token.
+
+    Args:
+        companion: ``[*R, out * in + 2]``, see `curvature.linear`.
+        odds: a_j / (1 - a_j), ``[*R, 1, in]``.
+    """
+    out = (companion.shape[-1] - 2) // odds.shape[-1]
+    each = (1 + odds).to(companion.dtype).expand(*odds.shape[:-2], out, -1).flatten(-2)
+    return companion * torch.cat([each, torch.ones_like(each[..., :2])], -1)
 
 
 def over_tokens(nodes: Tensor, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..curvature.linear import Squares, companion, linear, linear_with_squares
 from .local import local_noise
-from .nodes import node_odds, over_tokens, split
+from .nodes import node_odds, over_tokens, split, undropped
 from .noise import KeyedNoise, Noise
 
 Sampling = Literal["mask", "local"]
@@ -79,6 +79,8 @@ class Posterior(nn.Module):
         own_variance: bool = False,
     ) -> None:
         super().__init__()
+        if tied and (node_rate or own_variance):
+            raise ValueError("tied masks are one a node already, and their weights have no variance of their own")
         wide = torch.promote_types(weight.dtype, torch.float32)
         zeros = torch.zeros(weight.shape, dtype=wide, device=weight.device)
         self.register_buffer("drop", zeros, persistent=False)
@@ -138,7 +140,7 @@ class Posterior(nn.Module):
         return weight * (1 - self.whole()).to(weight.dtype)
 
     def draw(self, weight: Tensor) -> Tensor:
-        """(1 - xi) m + s eps."""
+        """(1 - xi) m + sqrt(s^2 + (1 - xi) v) eps."""
         kept = self.drawn_mask(self.noise)
         return self._with_noise(weight * kept, kept)
 
@@ -161,18 +163,19 @@ class Posterior(nn.Module):
         return weight + self.noise_sd * self.noise.normal(weight.shape, weight, self.layer)
 
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        q = self.whole().to(weight.dtype)
-        spread, some = q * (1 - q), x
+        q = self.whole()
+        kept, spread, some, odds = 1 - q, q * (1 - q), x, None
         if self.node_rate:
             with torch.no_grad():
-                odds = node_odds(weight, q, self.node_rate)
-            spread = (spread - (1 - q).square() * odds).clamp_min(0)
-            some = x * (self._kept_nodes(x, odds / (1 + odds)) * over_tokens(1 + odds, x)).to(x.dtype)
-        mean = self._product(some, weight * (1 - q), bias)
+                odds = node_odds(weight.to(q.dtype), q, self.node_rate)
+            spread = (spread - kept.square() * odds).clamp_min(0)
+            some = x * self._kept_nodes(x, odds / (1 + odds))
+            kept = kept * (1 + odds)
+        mean = self._product(some, weight * kept.to(weight.dtype), bias, odds)
         eps = self.noise.normal(mean.shape, mean, self.layer)
-        variance = weight.square() * spread + self.noise_sd**2
+        variance = weight.square() * spread.to(weight.dtype) + self.noise_sd**2
         own = self.whole_variance()
-        return mean + local_noise(x, variance if own is None else variance + (1 - q) * own.to(weight.dtype), eps)
+        return mean + local_noise(x, variance if own is None else variance + ((1 - q) * own).to(weight.dtype), eps)
 
     def _local_tied(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self._product(x * self._kept_nodes(x, self.whole()[..., :1, :]), self._with_noise(weight), bias)
@@ -182,10 +185,11 @@ class Posterior(nn.Module):
         q = over_tokens(q, x)
         return self.noise.uniform(x.shape, q, self.layer) >= q
 
-    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, odds: Tensor | None = None) -> Tensor:
         measured = (self.training and self.measuring) or self.measure_expected
         if torch.is_grad_enabled() and measured and self.companion is not None:
-            return linear_with_squares(x, weight, bias, self.companion, self.squares)
+            into = self.companion if odds is None else undropped(self.companion, odds)
+            return linear_with_squares(x, weight, bias, into, self.squares)
         return linear(x, weight, bias)
 
     def measure(self, on: bool, squares: Squares = "exact") -> None:

@@ -56,7 +56,7 @@ def shard_of(plan: Plan, shard: Shard) -> list[tuple[Cell, int]]:
     parts, and a training belongs to the part that its middle lies in: so a part is whole cells but at its ends, and
     costs at most one training more than an n-th.
     """
-    i, n, datasets, methods = shard.checked(plan)
+    i, n, datasets, methods = Shard(*shard).checked(plan)
     costs = {cell: plan.cost(cell) for cell in plan.cells()}
     total, before, mine = sum(costs.values()) * plan.replicas, 0, []
     for cell, cost in costs.items():

@@ -204,7 +204,7 @@ class Worker:
 
 def claim_of(cell: Cell, shard: Shard) -> str:
     """The name under which a shard's part of a cell is claimed: parts of a cell may lie in several shards."""
-    return f"{cell.name}.{shard.i}of{shard.n}"
+    return f"{cell.name}.{shard[0]}of{shard[1]}"
 
 
 def stackable(jobs: Sequence[Job]) -> list[list[Job]]:
