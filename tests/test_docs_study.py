@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import signal
 import tomllib
@@ -290,3 +291,25 @@ def test_no_time_is_claimed():
 def test_the_page_can_be_found():
     assert "(study.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert "study.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def speed_table():
+    """Trainings' steps a second on an H200, of the largest images and batches; and what the plan takes."""
+    found = json.loads((ROOT / "results/study-h200.json").read_text(encoding="utf-8"))
+    large = [row for row in found["rows"] if (row["image"], row["batch"]) == ("3x32x32", 128)]
+    ways = ("stacked", "looped", "eager")
+    speed = {(row["method"], row["way"]): row["steps_a_second"] for row in large}
+    lines = [
+        "| " + " | ".join([method, *(f"{speed[method, way]:,.0f}" for way in ways)]) + " |"
+        for method in ("dropout", "dropconnect", "ising")
+    ]
+    minutes = [found[f"{what}_minutes"] for what in ("training", "compiling", "scoring")]
+    said = "all {} trainings: {:.1f} minutes of training, {:.1f} of compiling, {:.1f} of scoring".format(
+        found["trainings"], *minutes
+    )
+    head = ["| method | stacked, 20 replicas | one after the other | eager |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *lines, "", f"For {said}.", ""])
+
+
+def test_the_speed_is_that_of_the_results():
+    assert STUDY.split("<!-- speed:begin -->\n")[1].split("<!-- speed:end -->")[0] == speed_table()
