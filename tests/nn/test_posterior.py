@@ -21,6 +21,13 @@ def layer(tied=False, sampling="mask", noise_sd=0.3, noise=None, dtype=torch.flo
     return part, weight
 
 
+def many(part, x, weight):
+    """What passes give for one input, ``[DRAWS, out]``: a pass each, or with `local` noise a row each."""
+    if part.sampling == "local":
+        return part(x.expand(DRAWS, -1), weight, None)
+    return torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("sampling", ["mask", "local"])
 def test_mean_and_variance_of_a_pass(tied, sampling):
@@ -48,7 +55,7 @@ def test_kept_weights_have_their_own_variance_and_dropped_ones_none(sampling, no
     part.drop.copy_(torch.rand(1, 5).expand(4, 5))
     part.variance.copy_(torch.rand(4, 5))
     x = torch.randn(1, 5, dtype=torch.float64)
-    drawn = torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
+    drawn = many(part, x, weight)
     q = part.drop
     variance = x.square() @ (weight.square() * q * (1 - q) + 0.1**2 + (1 - q) * part.variance).T
     torch.testing.assert_close(drawn.var(0), variance[0], rtol=0.1, atol=0)
@@ -104,7 +111,7 @@ def test_by_node_what_reads_a_node_varies_together(sampling, node_rate):
     """Where all weights of a node have one q: what they share is the part a of it, what they have alone the rest."""
     part, weight = by_node(torch.rand(1, 5, dtype=torch.float64).expand(4, 5), sampling, node_rate, noise_sd=0.0)
     x = torch.randn(1, 5, dtype=torch.float64)
-    drawn = torch.stack([part(x, weight, None)[0] for _ in range(DRAWS)])
+    drawn = many(part, x, weight)
     q = part.drop[0]
     a = q.clamp_max(node_rate)
     together = x[0].square() * (1 - q).square() * a / (1 - a)
