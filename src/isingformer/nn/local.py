@@ -16,6 +16,8 @@ from ..curvature.linear import plain_linear
 
 SMALLEST_VARIANCE = 1e-20
 """Below it the square root's slope explodes; a variance that small is none."""
+LEAST_IN_HALF = 6e-8
+"""The same for float16, which has no smaller number but 0."""
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -27,13 +29,11 @@ class _LocalNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
         total = plain_linear(x.square(), variance, None)
-        at_least = total.clamp_min(SMALLEST_VARIANCE)
+        bound = LEAST_IN_HALF if total.dtype == torch.float16 else SMALLEST_VARIANCE
+        at_least = total.clamp_min(bound)
         by_sd = at_least.rsqrt() * eps  # one cheap instruction on a GPU, unlike a root and a quotient
-        some = (
-            total > SMALLEST_VARIANCE
-        )  # in half precision nothing is left of that bound, and a root of 0 is no number
-        ctx.save_for_backward(x, variance, _cast(torch.where(some, 0.5 * by_sd, 0.0), eps.dtype))
-        return _cast(torch.where(some, by_sd * at_least, 0.0), eps.dtype)
+        ctx.save_for_backward(x, variance, _cast(torch.where(total > bound, 0.5 * by_sd, 0.0), eps.dtype))
+        return _cast(by_sd * at_least, eps.dtype)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
