@@ -283,9 +283,11 @@ def test_every_file_of_the_room_has_its_place():
     assert named == names
 
 
-def test_no_time_is_claimed():
-    """Numbers of that kind come from results/, and there are none of studies."""
-    assert not re.search(r"\d (seconds|minutes|hours)\b", STUDY)
+def test_no_other_time_is_claimed():
+    """Numbers of that kind come from results/."""
+    before, rest = STUDY.split("<!-- speed:begin -->")
+    said = before + rest.split("<!-- speed:end -->")[1]
+    assert not re.search(r"\d (seconds|minutes|hours)\b", said)
 
 
 def test_the_page_can_be_found():
