@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FOLDER", help="the study's folder (studies/NAME)")
     add_data_arguments(parser)
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of the grid (1/1)")
-    parser.add_argument("--datasets", nargs="+", default=(), metavar="NAME", help="these of the plan alone, for now")
+    parser.add_argument(
+        "--datasets", nargs="+", default=(), metavar="NAME", help="these of the plan alone; the others can follow"
+    )
     parser.add_argument("--methods", nargs="+", default=(), metavar="NAME", help="likewise")
     parser.add_argument("--jobs", type=count, metavar="N",
                         help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip

@@ -97,7 +97,7 @@ class Ising(Method):
         check("contrast", self.contrast, self.contrast >= 0, "zero or more")
         if self.contrast and (self.evidence == "none" or self.evidence_weight is not None):
             other = "evidence='none'" if self.evidence == "none" else f"evidence_weight={self.evidence_weight}"
-            raise ValueError(f"Ising: contrast weighs the evidence by its own mean, so {other} cannot be")
+            raise ValueError(f"Ising: contrast weighs the evidence by its own mean; leave out contrast or {other}")
         for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
             needed = self.evidence != "none" and not (self.contrast and other == "evidence_weight")
             if getattr(self, one) == 0 and getattr(self, other) is None and needed:

@@ -36,10 +36,6 @@ class Pull(Mapping[str, Tensor]):
         rule = self.rule
         return evidence(mean, rule.average.value(name), examples=rule.examples, kind=rule.spec.evidence)
 
-    def _measured(self, name: str) -> Tensor:
-        """Whether anything was, ``[*R, 1, 1]``."""
-        return self.rule.average.weight[..., self.rule.average.numbers[name], None, None] > 0
-
     def _own_mean(self, name: str) -> Tensor:
         return self.rule.parts.own_mean(name).to(self.rule.average.average.dtype)
 
@@ -48,7 +44,8 @@ class Pull(Mapping[str, Tensor]):
         # An estimate of h may be negative; a weight that is worse than useless is useless here.
         own = [self._evidence(name, self._own_mean(name)).clamp_max(0).sum((-2, -1)) for name in self]
         total = torch.stack(own).sum(0)[..., None, None]
-        weights = torch.stack([self._measured(n) * math.prod(parts.posteriors[n].shape[-2:]) for n in self]).sum(0)
+        sizes = {name: math.prod(part.shape[-2:]) for name, part in parts.posteriors.items()}
+        weights = torch.stack([size * _measured(self.rule, name) for name, size in sizes.items()]).sum(0)
         return (total_of(total) if parts.pieces else total) / weights.clamp_min(1)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -59,7 +56,7 @@ class Pull(Mapping[str, Tensor]):
         if self.mean is None:
             pull = pull.mul_(spec.weight_of_evidence)
         else:
-            known = self._measured(name) & (self.mean < 0)
+            known = _measured(rule, name) & (self.mean < 0)
             pull = torch.where(known, spec.contrast * (1 - pull.clamp_max(0) / self.mean), 0.0)
         if spec.spike_slab:
             widths = {
@@ -88,4 +85,9 @@ def own_variance(rule: IsingRule, name: str) -> Tensor:
     average, spec = rule.average, rule.spec
     slab = spec.slab_sd(rule.parts.posteriors[name].shape[-1])
     v = spec.laplace_noise / (rule.examples * average.value(name).clamp_min(0) + 1 / slab**2)
-    return torch.where(average.weight[..., average.numbers[name], None, None] > 0, v, 0.0)
+    return torch.where(_measured(rule, name), v, 0.0)
+
+
+def _measured(rule: IsingRule, name: str) -> Tensor:
+    """Whether anything is known of a layer's curvature, ``[*R, 1, 1]``."""
+    return rule.average.weight[..., rule.average.numbers[name], None, None] > 0
