@@ -153,11 +153,14 @@ say("kills", kills, parts)
 
 def test_a_killed_process_leaves_its_claim_also_where_its_children_live_on(processes):
     said = processes("""
+def survive():
+    os.write(write, str(os.getpid()).encode())  # the child is told of only once it has let go of what it inherited
+    time.sleep(60)
+
 def hold():
     with Store(folder).claim("a") as mine:
-        survivor = fork(time.sleep, 60)
-        say("held", mine, survivor)
-        os.write(write, str(survivor).encode())
+        say("held", mine)
+        fork(survive)
         time.sleep(60)
 
 Store.open(folder, plan)
