@@ -22,41 +22,38 @@ one network on all test images, one pass. Row "none" is the network before, row 
 fine-tuning and nothing removed. `--images validation` takes images that neither training nor fine-tuning saw instead of
 test images, to choose settings on.
 
-Every row is kept as soon as it is there, and its network in the folder beside the file: the same command goes on.
-Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the networks of seed 0.
+Every row is kept as soon as it is there, and its network in the folder beside the file: the same command goes on, also
+with more seeds. Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the
+networks of seed 0, by torch and by onnxruntime; see `frontier.py`.
 """
 
 import argparse
 import json
 import multiprocessing
-import platform
-import statistics
 import warnings
 from pathlib import Path
 
 import torch
 from common import report, where
+from frontier import FAST, KEYS, name_of, processor, summary, times, verdict, whole
 from rivals import taylor_pruned
 
 import isingformer as isf
-from isingformer._files import write_json
+from isingformer._files import read_tensors, write_json, write_tensors
 from isingformer.compress import (
     class_probabilities,
     compress,
     count_macs,
     count_weights,
     latency_ms,
-    load_compact,
     open_run,
     recover,
     remove,
     save_compact,
 )
-from isingformer.compress.remove import expected_state
 from isingformer.compress.run import training_images
 from isingformer.compress.selection import Selection
 from isingformer.compress.shape import shape_of
-from isingformer.compress.sparse import plain_copy
 from isingformer.data import subset
 from isingformer.metrics import accuracy, ece, nll
 from isingformer.train import find_device
@@ -67,14 +64,11 @@ THEIRS = {
     "taylor": {"ranking": "alike"}, "taylor, layer": {"ranking": "layer"},
     "taylor, width": {"ranking": "alike", "width": True},
 }  # fmt: skip
-FAST = "ising, fast"
 EVERY = ("ising", "magnitude", "taylor", "taylor, layer", "taylor, width", "taylor, ours", "random")
-BATCHES = (1, 64)
 SMOKE = {
     "data": "digits", "train_size": 500, "validation": 100, "epochs": 4, "recover": 2, "seeds": 1, "passes": 5,
     "budgets": [0.5, 0.3], "network": {"patch": 4, "width": 32, "depth": 2, "heads": 4, "mlp": 48},
 }  # fmt: skip
-KEYS = ("by", "share", "seed")
 HOW = (
     "data", "train_size", "validation", "epochs", "delta", "recover", "lr", "distil", "teacher_passes", "seeds",
     "budgets", "by", "images", "network", "threads", "run",
@@ -104,8 +98,7 @@ class Bench:
 
     def __init__(self, run, args):
         self.args, self.full, self.folder = args, run.model, folder(args)
-        handle = isf.attached_to(self.full)
-        self.plain = plain_copy(handle.model, expected_state(handle)).eval()
+        self.plain = whole(run)
         data = run.data(args.data_dir, download=False)
         sample = training_images(run)
         judged = run.validation() if args.images == "validation" else data.test
@@ -129,16 +122,16 @@ class Bench:
 
     def fast(self, share):
         """By the clock of the CPU, where latency is measured in the end."""
-        model = open_run(self.args.trained, device="cpu").model
-        slow = latency_ms(plain_copy(model, expected_state(isf.attached_to(model))), passes=self.args.passes)
-        network = compress(model, latency_ms=share * slow, images=self.some["images"].cpu())
+        run = open_run(self.args.trained, device="cpu")
+        slow = latency_ms(whole(run), passes=self.args.passes)
+        network = compress(run.model, latency_ms=share * slow, images=self.some["images"].cpu())
         return network.to(self.x.device)
 
     def row(self, by, share, seed):
         args, network = self.args, self.network(by, share, seed)
         before = accuracy(class_probabilities(network, self.test_x), self.test_y)
         if by != "none":
-            how = {"teacher": self.full, "distil": args.distil, "samples": args.teacher_passes} if args.distil else {}
+            how = {"teacher": taught(self.full, self.x, args), "distil": args.distil} if args.distil else {}
             recover(network, self.x, self.y, epochs=args.recover, lr=args.lr, seed=seed, **how)
         probs = class_probabilities(network, self.test_x)
         save_compact(network, self.folder / name_of(by, share, seed))
@@ -150,15 +143,13 @@ class Bench:
         }  # fmt: skip
 
 
-def processor():
-    """What the latency is of: a GPU has no part in it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def name_of(by, share, seed):
-    return f"{by.replace(', ', '-')}-{share}-{seed}"
+def taught(model, x, args):
+    """What the full posterior says of every training image, made once for all networks."""
+    file = folder(args) / "teacher.safetensors"
+    if not file.is_file():
+        chance = torch.Generator().manual_seed(0)
+        write_tensors(file, {"probs": isf.predict(model, x, samples=args.teacher_passes, generator=chance).probs})
+    return read_tensors(file, device=x.device)[0]["probs"]
 
 
 def jobs(args):
@@ -189,63 +180,6 @@ def rows_of(args, left):
     context = multiprocessing.get_context("spawn")  # CUDA allows no fork
     with context.Pool(min(args.jobs, len(left)), begin, (args,)) as pool:
         yield from pool.imap_unordered(work, left)
-
-
-def times(args, rows):
-    """Median milliseconds of a pass on the CPU by (by, share), for the networks of seed 0; the full one as it is."""
-    run = open_run(args.trained, device="cpu")
-    handle = isf.attached_to(run.model)
-    found = {}
-    for row in rows:
-        if row["seed"]:
-            continue
-        whole = row["by"] == "none"
-        network = (
-            plain_copy(handle.model, expected_state(handle))
-            if whole
-            else load_compact(folder(args) / name_of(row["by"], row["share"], 0))
-        ).eval()
-        found[row["by"], row["share"]] = {
-            f"ms, batch {n}": latency_ms(network, batch=n, passes=args.passes) for n in BATCHES
-        }
-    return found
-
-
-def summary(rows, measured):
-    """Means over seeds, against the full network."""
-    groups = {}
-    for row in rows:
-        groups.setdefault((row["by"], row["share"]), []).append(row)
-    means = {
-        key: {name: statistics.fmean(row[name] for row in some) for name in some[0] if name not in KEYS}
-        for key, some in groups.items()
-    }
-    full, tuned, slow = means["none", 1.0], means["none, tuned", 1.0], measured["none", 1.0]
-    return [
-        {"by": by, "share": share, "untuned": mean["untuned accuracy"], "accuracy": mean["accuracy"],
-         "drop, points": 100 * (full["accuracy"] - mean["accuracy"]),
-         "drop from tuned": 100 * (tuned["accuracy"] - mean["accuracy"]), "nll": mean["nll"], "ece": mean["ece"],
-         "fewer multiply-adds": full["macs"] / mean["macs"]}
-        | {f"faster, batch {n}": slow[f"ms, batch {n}"] / measured[by, share][f"ms, batch {n}"] for n in BATCHES}
-        for (by, share), mean in means.items()
-    ]  # fmt: skip
-
-
-def verdict(means):
-    """What the goal asks: which networks of ising are inside it, and at which budgets another is more accurate."""
-    behind, inside = {}, []
-    for row in means:
-        if row["by"] not in ("ising", FAST):
-            continue
-        if row["by"] != FAST:  # whose shares are of something else
-            alike = [o for o in means if o["share"] == row["share"] and o["by"] != FAST]
-            better = [o["by"] for o in alike if o["accuracy"] > row["accuracy"]]
-            behind |= {str(row["share"]): better} if better else {}
-        faster = min(row[f"faster, batch {n}"] for n in BATCHES)
-        if row["drop, points"] <= 0.5 and row["fewer multiply-adds"] >= 3 and faster >= 2.5:
-            inside.append(row)
-    return {"goal": "3 x fewer multiply-adds, 2.5 x faster at both batches, 0.5 points", "inside": inside,
-            "more accurate than ising": behind}  # fmt: skip
 
 
 def arguments():
@@ -284,7 +218,7 @@ def main():
     rows = []
     if out.is_file():
         there = json.loads(out.read_text(encoding="utf-8"))
-        if there["settings"] != settings:
+        if {**there["settings"], "seeds": args.seeds} != settings:  # more seeds add rows to those there
             raise SystemExit(f"{out} holds rows of other settings, {there['settings']}; give another --out")
         rows = there["rows"]
     done = {tuple(row[name] for name in KEYS) for row in rows}
@@ -294,13 +228,15 @@ def main():
     args.trained = str(run.folder)
     about = {**where(), "settings": settings}
     about["trained"] = {name: run.about[name] for name in ("method", "recipe", "network", "finished")}
+    if left and args.distil:
+        taught(run.model, run.inputs(training_images(run).x), args)  # before there are several who would make it
     del run
     for row in rows_of(args, left) if left else ():
         rows.append(row)
         write_json(out, {"title": "under way", **about, "rows": rows})
         print(f"{len(rows)} of {len(jobs(args))}: {row}", flush=True)
     rows.sort(key=lambda row: (row["share"] < 1, -row["share"], args.by.index(row["by"]) if row["share"] < 1 else 0))
-    measured = times(args, rows)
+    measured = times(args.trained, folder(args), rows, passes=args.passes, threads=args.threads)
     means = summary(rows, measured)
     report("Accuracy against cost, by what chooses, means over seeds", means, None)
     found = verdict(means)

@@ -32,6 +32,18 @@ def test_the_teachers_distribution_is_learnt(trained, digits):
     assert nll(class_probabilities(smaller, x), y) < before
 
 
+def test_a_teacher_may_be_its_probabilities(trained, digits):
+    """Made once, they teach as the model does that made them."""
+    (tx, ty), _ = digits
+    probs = isf.predict(trained, tx, samples=4, generator=torch.Generator().manual_seed(3)).probs
+    one, other, without = (
+        recover(compress(trained, macs=0.5), tx, ty, steps=3, seed=3, samples=4, teacher=teacher).state_dict()
+        for teacher in (trained, probs, None)
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not torch.equal(one["head.weight"], without["head.weight"])
+
+
 def test_the_same_seed_trains_the_same(trained, digits):
     (tx, ty), _ = digits
     torch.manual_seed(5)
@@ -74,10 +86,15 @@ def test_decay_is_for_matrices_alone(trained):
         ({"epochs": 1, "steps": 1}, "give epochs or steps, one of them"),
         ({"steps": 0}, "whole numbers from 1 on, got 0"),
         ({"steps": 1, "teacher": torch.nn.Linear(1, 1)}, "the teacher, a Linear, carries no method"),
+        ({"steps": 1, "teacher": torch.ones(3, 10) / 10}, r"probabilities have shape \[3, 10\]; expected \[1437, 10\]"),
+        (
+            {"steps": 1, "teacher": torch.zeros(1437, 10)},
+            r"must be 0 or more and sum to 1; give predict\(\.\.\.\)\.probs",
+        ),
         ({"steps": 1, "distil": 2.0}, r"distil must be in \[0, 1\], got 2\.0"),
         ({"steps": 1, "labels": torch.zeros(3)}, r"and labels \[3\]; expected \[N, 1, 8, 8\] and \[N\]"),
     ],
-    ids=["no length", "two lengths", "no step", "no teacher", "too much", "labels"],
+    ids=["no length", "two lengths", "no step", "no teacher", "few rows", "no probabilities", "too much", "labels"],
 )
 def test_what_cannot_be_is_refused(trained, digits, how, message):
     (tx, ty), _ = digits

@@ -36,7 +36,7 @@ def recover(
     *,
     epochs: int | None = None,
     steps: int | None = None,
-    teacher: nn.Module | None = None,
+    teacher: nn.Module | Tensor | None = None,
     distil: float = 0.5,
     samples: int = 20,
     lr: float = 5e-4,
@@ -58,6 +58,7 @@ def recover(
         epochs: passes over the images; give these or `steps`.
         steps: batches.
         teacher: a model with its method, whose predictive distribution is learnt too; usually the one before removal.
+            Or the probabilities themselves, ``[N, classes]``: made once by `predict`, they serve many networks.
         distil: weight of the teacher against the labels, in [0, 1].
         samples: passes of the teacher over all images, made once, before the first step.
         lr: the peak learning rate.
@@ -78,7 +79,7 @@ def recover(
     kind = find_likelihood(likelihood) if handle is None else handle.parts.likelihood
     like = model.get_parameter("head.weight")
     images = images.to(like)
-    soft = None if teacher is None else _predicted(teacher, kind, images, samples, seed)
+    soft = _predicted(teacher, kind, images, shape_of(model).classes, samples, seed)
     none, one = torch.zeros(images.shape[1]), torch.ones(images.shape[1])  # they are standardised already
     batches = Batches(
         Images(images.cpu(), labels.cpu()), batch=min(batch, len(labels)), mean=none, sd=one, augment=(), seed=seed,
@@ -136,7 +137,7 @@ def _one_step(
         handle.step(targets=y)
 
 
-def _check(model: nn.Module, images: Tensor, labels: Tensor, teacher: nn.Module | None, distil: float) -> None:
+def _check(model: nn.Module, images: Tensor, labels: Tensor, teacher: nn.Module | Tensor | None, distil: float) -> None:
     if not isinstance(model, CompactViT) and (not isinstance(model, ViT) or attached_to(model) is not None):
         raise ValueError(f"recover: expected a network from compress or sparsify, got {type(model).__name__}")
     shape = shape_of(model)
@@ -146,7 +147,7 @@ def _check(model: nn.Module, images: Tensor, labels: Tensor, teacher: nn.Module 
         raise ValueError(
             f"recover: images have shape {list(images.shape)} and labels {list(labels.shape)}; expected {wanted}"
         )
-    if teacher is not None and attached_to(teacher) is None:
+    if isinstance(teacher, nn.Module) and attached_to(teacher) is None:
         raise ValueError(
             f"recover: the teacher, a {type(teacher).__name__}, carries no method, so it has no posterior predictive; "
             "give the model that was compressed"
@@ -175,8 +176,14 @@ def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     return [p for p in parameters if id(p) in matrices], [p for p in parameters if id(p) not in matrices]
 
 
-def _predicted(teacher: nn.Module, kind: Likelihood, images: Tensor, samples: int, seed: int) -> Tensor:
+def _predicted(
+    teacher: nn.Module | Tensor | None, kind: Likelihood, images: Tensor, classes: int, samples: int, seed: int
+) -> Tensor | None:
     """The teacher's predictive distribution for every image, ``[N, classes]``."""
+    if teacher is None:
+        return None
+    if isinstance(teacher, Tensor):
+        return _checked(teacher, kind, len(images), classes).to(images)
     own = attached_to(teacher)
     assert own is not None  # checked
     if {kind.name, own.parts.likelihood.name} - {"softmax"} and {kind.name, own.parts.likelihood.name} - {"binary"}:
@@ -185,6 +192,16 @@ def _predicted(teacher: nn.Module, kind: Likelihood, images: Tensor, samples: in
             f"{own.parts.likelihood.name!r}; train on labels alone"
         )
     return predict(teacher, images, samples=samples, generator=torch.Generator().manual_seed(seed)).probs
+
+
+def _checked(probs: Tensor, kind: Likelihood, images: int, classes: int) -> Tensor:
+    """Probabilities a user gave."""
+    shape = [images, 2 if kind.name == "binary" else classes]
+    if list(probs.shape) != shape:
+        raise ValueError(f"recover: the teacher's probabilities have shape {list(probs.shape)}; expected {shape}")
+    if not bool((probs >= 0).all()) or not bool(((probs.sum(-1) - 1).abs() < 1e-3).all()):
+        raise ValueError("recover: the teacher's probabilities must be 0 or more and sum to 1; give predict(...).probs")
+    return probs
 
 
 def _cross_entropy(kind: Likelihood, outputs: Tensor, probs: Tensor) -> Tensor:
