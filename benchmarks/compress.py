@@ -23,7 +23,7 @@ fine-tuning and nothing removed. `--images validation` takes images that neither
 test images, to choose settings on.
 
 Every row is kept as soon as it is there, and its network in the folder beside the file: the same command goes on, also
-with more seeds. Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the
+with other budgets, ways and seeds. Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the
 networks of seed 0, by torch and by onnxruntime; see `frontier.py`.
 """
 
@@ -73,6 +73,9 @@ HOW = (
     "data", "train_size", "validation", "epochs", "delta", "recover", "lr", "distil", "teacher_passes", "seeds",
     "budgets", "by", "images", "network", "threads", "run",
 )  # fmt: skip
+
+GROWS = ("seeds", "budgets", "by")
+"""May differ from those of the rows that are there: others are added."""
 
 
 def opened(args):
@@ -218,7 +221,7 @@ def main():
     rows = []
     if out.is_file():
         there = json.loads(out.read_text(encoding="utf-8"))
-        if {**there["settings"], "seeds": args.seeds} != settings:  # more seeds add rows to those there
+        if {**there["settings"], **{name: settings[name] for name in GROWS}} != settings:
             raise SystemExit(f"{out} holds rows of other settings, {there['settings']}; give another --out")
         rows = there["rows"]
     done = {tuple(row[name] for name in KEYS) for row in rows}
@@ -235,7 +238,8 @@ def main():
         rows.append(row)
         write_json(out, {"title": "under way", **about, "rows": rows})
         print(f"{len(rows)} of {len(jobs(args))}: {row}", flush=True)
-    rows.sort(key=lambda row: (row["share"] < 1, -row["share"], args.by.index(row["by"]) if row["share"] < 1 else 0))
+    order = ["none", "none, tuned", *EVERY, FAST]
+    rows.sort(key=lambda row: (-row["share"], order.index(row["by"]), row["seed"]))
     measured = times(args.trained, folder(args), rows, passes=args.passes, threads=args.threads)
     means = summary(rows, measured)
     report("Accuracy against cost, by what chooses, means over seeds", means, None)

@@ -2,11 +2,15 @@
 
 A network is timed twice: as torch runs it, call by call, and as onnxruntime runs the file that `export` writes. The
 network before removal is the `ViT` as it was, in both.
+
+    python benchmarks/frontier.py results/compress.json docs/compress.svg     # draws it
 """
 
 import io
+import json
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -18,12 +22,18 @@ from isingformer.compress import export, latency_ms, load_compact, open_run
 from isingformer.compress.remove import expected_state
 from isingformer.compress.shape import shape_of
 from isingformer.compress.sparse import plain_copy
+from isingformer.explain.look import new_figure, our_settings
 
 KEYS = ("by", "share", "seed")
 BATCHES = (1, 64)
 RUNTIMES = ("torch", "onnxruntime")
 FEWER, FASTER, POINTS = 3, 2.5, 0.5
 FAST = "ising, fast"
+LOOKS = {
+    "ising": ("#0f2f80", "o", "-"), "magnitude": ("#c8500a", "s", "--"), "taylor": ("#12a37a", "^", "-."),
+    "taylor, layer": ("#5b8c2a", "v", "-."), "taylor, width": ("#8a6d3b", "<", "-."),
+    "taylor, ours": ("#157a8c", ">", "-."), "random": ("#777777", "x", ":"), FAST: ("#7a3fbf", "D", "-"),
+}  # fmt: skip
 
 
 def name_of(by, share, seed):
@@ -138,3 +148,34 @@ def verdict(means):
                 inside[runtime].append({"by": row["by"], "share": row["share"]})
     goal = f"{FEWER} x fewer multiply-adds, {FASTER} x faster at both batches, {POINTS} points"
     return {"goal": goal, "inside": inside, "more accurate than ising": behind}
+
+
+def picture(means):
+    """Accuracy against what a pass costs, a line a way to choose."""
+    full = next(row for row in means if row["by"] == "none")
+    costs = {
+        "multiply-adds": "fewer multiply-adds", "time of onnxruntime, one image": "faster, onnxruntime, batch 1",
+        "time of torch, one image": "faster, torch, batch 1",
+    }  # fmt: skip
+    with our_settings():
+        figure = new_figure(8.6, 3.1)
+        panels = figure.subplots(1, len(costs), sharey=True)
+        for axes, (name, key) in zip(panels, costs.items(), strict=True):
+            for by, (colour, marker, dash) in LOOKS.items():
+                line = sorted((1 / row[key], 100 * row["accuracy"]) for row in means if row["by"] == by)
+                if line:
+                    axes.plot(*zip(*line, strict=True), dash, marker=marker, color=colour, markersize=4, label=by)
+            axes.axhline(100 * full["accuracy"], color="#999999", linewidth=0.8)
+            axes.axhline(100 * full["accuracy"] - POINTS, color="#999999", linewidth=0.8, linestyle=":")
+            axes.set_xlabel(f"share of the {name}")
+            axes.set_xlim(left=0)
+        panels[0].set_ylabel("accuracy on test images, %")
+        panels[0].legend(loc="lower right")
+    return figure
+
+
+if __name__ == "__main__":
+    source, target = sys.argv[1:]
+    found = json.loads(Path(source).read_text(encoding="utf-8"))["means"]
+    with our_settings():
+        picture(found).savefig(target, metadata={"Date": None})
