@@ -23,8 +23,8 @@ fine-tuning and nothing removed. `--images validation` takes images that neither
 test images, to choose settings on.
 
 Every row is kept as soon as it is there, and its network in the folder beside the file: the same command goes on, also
-with other budgets, ways and seeds. Latency is measured at the end, when all else is quiet: the median time of a pass on the CPU, of the
-networks of seed 0, by torch and by onnxruntime; see `frontier.py`.
+with other budgets, ways and seeds. Latency is measured at the end, when all else is quiet: the median time of a pass on
+the CPU, of the networks of seed 0, by torch and by onnxruntime; see `frontier.py`.
 """
 
 import argparse
