@@ -98,3 +98,20 @@ def sparse_tables():
 
 def test_the_figures_of_two_of_four_are_those_of_the_results():
     assert PAGE.split("<!-- sparse24:begin -->\n")[1].split("<!-- sparse24:end -->")[0] == sparse_tables()
+
+
+def frontier_tables():
+    """Accuracy and speed by what chose, as the page has them."""
+    found = json.loads((ROOT / "results/compress.json").read_text(encoding="utf-8"))
+    columns = [f"faster, {runtime}, batch {n}" for runtime in ("torch", "onnxruntime") for n in (1, 64)]
+    rows = [
+        f"| {row['by']} | {row['fewer multiply-adds']:.2f} | {row['untuned']:.3f} | {row['accuracy']:.4f} "
+        f"| {row['drop, points']:.2f} | " + " | ".join(f"{row[name]:.2f}" for name in columns) + " |"
+        for row in found["means"]
+    ]
+    head = ["chosen by", "times fewer multiply-adds", "accuracy at once", "fine-tuned", "points lost", *columns]
+    return "\n".join([f"| {' | '.join(head)} |", "| " + " | ".join("---" for _ in head) + " |", *rows, ""])
+
+
+def test_the_frontier_is_that_of_the_results():
+    assert PAGE.split("<!-- frontier:begin -->\n")[1].split("<!-- frontier:end -->")[0] == frontier_tables()

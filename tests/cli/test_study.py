@@ -38,7 +38,7 @@ def test_a_study_of_ones_own_leaves_a_report_and_goes_on_where_it_was(done, comm
     assert "4 of 4 trainings done" in said and str(tmp_path / "study" / "report.html") in said
     page = (tmp_path / "study" / "report.html").read_text()
     assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")
-    for name in ("tables.md", "tables.tex", "cells.csv", "differences.csv"):
+    for name in ("tables.md", "tables.tex", "cells.csv", "replicas.csv", "differences.csv"):
         assert (tmp_path / "study" / "tables" / name).stat().st_size > 0
     assert list((tmp_path / "study" / "figures").glob("*.png")) and list((tmp_path / "study" / "figures").glob("*.svg"))
     records = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "study" / "records").iterdir()}

@@ -8,9 +8,17 @@ import pytest
 
 from isingformer.study.compare import compare, verdicts
 from isingformer.study.record import Cell
-from isingformer.study.summary import LABELS, summarise
+from isingformer.study.summary import LABELS, summarise, value_of
 from isingformer.study.table import Entry, Table, latex, markdown, slug
-from isingformer.study.tables import CALIBRATION, SCORES, build_tables, cells_csv, differences_csv, write_tables
+from isingformer.study.tables import (
+    CALIBRATION,
+    SCORES,
+    build_tables,
+    cells_csv,
+    differences_csv,
+    replicas_csv,
+    write_tables,
+)
 from records import scored, study
 
 NASTY = r"my_data|50% & #1 {x $y^2 ~z\n <b>*c*`"
@@ -266,6 +274,21 @@ def test_cells_round_trip_through_csv():
     assert found == ("0.478", "0.0", "False")
 
 
+def test_replicas_round_trip_through_csv():
+    """Enough to pair methods anew: the differences of the study follow from it, digit by digit."""
+    records = study(datasets=("mnist", NASTY), sizes=(300, 600), replicas=3)
+    rows = list(csv.DictReader(replicas_csv(random.Random(2).sample(records, len(records))).splitlines()))
+    assert len(rows) == len(records)
+    found = {(r["dataset"], r["size"], r["method"], r["rate"], r["replica"]): r for r in rows}
+    for record in records:
+        cell = record.cell
+        rate = "" if cell.rate is None else str(cell.rate)
+        row = found[cell.dataset, str(cell.size), cell.method, rate, str(record.replica)]
+        assert int(row["seed"]) == record.seed
+        for metric in LABELS:
+            assert (float(row[metric]) if row[metric] else None) == value_of(record, metric)
+
+
 def test_differences_round_trip_through_csv():
     records = study(datasets=(NASTY,), sizes=(300,), replicas=3)
     differences = compare(records, "ising", "plain", "nll")
@@ -285,7 +308,7 @@ def test_differences_round_trip_through_csv():
 def test_files_are_written_whatever_the_order_of_records(tmp_path):
     records = study(sizes=(300,), replicas=2)
     files = write_tables(records, tmp_path / "new" / "tables")
-    assert [file.name for file in files] == ["tables.md", "tables.tex", "cells.csv", "differences.csv"]
+    assert [file.name for file in files] == ["tables.md", "tables.tex", "cells.csv", "replicas.csv", "differences.csv"]
     assert sorted(files) == sorted((tmp_path / "new" / "tables").iterdir())  # and nothing temporary
     again = write_tables(random.Random(1).sample(records, len(records)), tmp_path)
     assert [file.read_bytes() for file in again] == [file.read_bytes() for file in files]
@@ -293,7 +316,7 @@ def test_files_are_written_whatever_the_order_of_records(tmp_path):
     assert all(f"- {sentence}\n" in text for sentence in verdicts(records))
     assert all(markdown(t) in text and latex(t) in files[1].read_text(encoding="utf-8") for t in build_tables(records))
     assert (
-        len(list(csv.reader(files[3].read_text(encoding="utf-8").splitlines()))) == 1 + 3 * 4 * 12
+        len(list(csv.reader(files[4].read_text(encoding="utf-8").splitlines()))) == 1 + 3 * 4 * 12
     )  # others, cells, scores
 
 

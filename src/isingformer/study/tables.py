@@ -14,7 +14,7 @@ from .._files import make_folder, write_text
 from .compare import COMPARED, Difference, compare, comparisons, verdicts
 from .paper import PAPER_SCORES, WHY_NOT_COMPARABLE, paper_number
 from .record import Cell, Record
-from .summary import BETTER, DATASETS, LABELS, Summary, cell_order, method_order, summarise
+from .summary import BETTER, DATASETS, LABELS, Summary, by_cell, cell_order, method_order, summarise, value_of
 from .table import DAGGER, MINUS, NOTHING, Entry, Table, latex, markdown, slug
 
 SCORES = tuple(PAPER_SCORES)
@@ -54,7 +54,7 @@ def build_tables(
 def write_tables(
     records: Iterable[Record], folder: str | Path, *, cells: Iterable[Cell] | None = None, replicas: int | None = None
 ) -> list[Path]:
-    """Write ``tables.md``, ``tables.tex``, ``cells.csv`` (a row a cell) and ``differences.csv``; see `build_tables`."""
+    """Write `build_tables` as Markdown and LaTeX, and cells, replicas and differences as CSV, a row each."""
     records = list(records)
     tables = build_tables(records, cells=cells, replicas=replicas)
     said = "\n".join(f"- {sentence}" for sentence in verdicts(records))
@@ -63,6 +63,7 @@ def write_tables(
         "tables.md": "\n\n".join(["## Verdicts", said, "## Tables", *map(markdown, tables)]) + "\n",
         "tables.tex": "\n\n".join(["% needs \\usepackage{booktabs}", *map(latex, tables)]) + "\n",
         "cells.csv": cells_csv(summarise(records)),
+        "replicas.csv": replicas_csv(records),
         "differences.csv": differences_csv(d for (a, b), metric in pairs for d in compare(records, a, b, metric)),
     }
     home = make_folder(Path(folder))
@@ -84,6 +85,16 @@ def cells_csv(summaries: Mapping[Cell, Summary]) -> str:
         for score in SCORES:
             row += [paper.means[score], paper.sds[score]] if paper else [None, None]
         rows.append([*row, paper.comparable if paper else None])
+    return _csv(rows)
+
+
+def replicas_csv(records: Iterable[Record]) -> str:
+    """One row a training in full precision: its place, its seed and all that is summarised."""
+    rows: list[list[object]] = [["dataset", "size", "method", "rate", "replica", "seed", *LABELS]]
+    for cell, replicas in by_cell(records).items():
+        for record in replicas:
+            values = [value_of(record, metric) for metric in LABELS]
+            rows.append([*dataclasses.astuple(cell), record.replica, record.seed, *values])
     return _csv(rows)
 
 
