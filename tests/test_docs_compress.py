@@ -48,6 +48,7 @@ def test_the_flags_are_those_of_the_command():
         "--delta",
         "--epochs",
         "--jobs",  # of the benchmark
+        "--lr",
     }
 
 
