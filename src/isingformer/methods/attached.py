@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..nn.masked import take_off
 from ..nn.noise import KeyedNoise, Noise
+from .base_rate import learn, learned
 from .distributed import add_up, is_sharded
 from .divergence import constant_divergence, slab_pull
 from .method import Method, Parts
@@ -107,6 +108,23 @@ class Attached:
         if self.rule.step(self.steps + 1, targets):
             self._constant_is_old = True
         self.steps += 1
+
+    def learn_delta(self, *args: Any, targets: Tensor, **kwargs: Any) -> None:
+        """Move delta by examples that the gradient does not see; see `base_rate.py`.
+
+        A few dozen calls, spread over the first part of a training, do; then `settle_delta`, and the examples may be
+        trained on too. Processes that train together all call it, each with its own examples.
+
+        Args:
+            *args: the model's inputs, for each replica of a stacked model its own.
+            targets: their labels.
+            **kwargs: inputs given by name.
+        """
+        learn(self, args, kwargs, targets)
+
+    def settle_delta(self) -> None:
+        """Leave delta at the mean of where `learn_delta` has moved it, later moves weighing more."""
+        learned(self, "settle_delta()").settle()
 
     @property
     def measures_next(self) -> bool:

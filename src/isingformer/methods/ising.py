@@ -25,6 +25,9 @@ class Ising(Method):
 
     Args:
         delta: base rate in (0, 1): where q rests without evidence; or one a replica of a stacked model.
+        learn_delta: share of the training examples, below a half, that `isingformer.train` and studies hold out of the
+            gradient for the first part of a training, to learn delta on them; in a loop of your own call
+            `Attached.learn_delta`. 0: delta stays as it is.
         coupling: weight of the neighbours' term; the paper has 2.
         evidence_weight, kl_weight: one number, the inverse temperature of a cold posterior: evidence_weight =
             1 / kl_weight. Give either, and the other follows (default 10 and 0.1); giving both is allowed.
@@ -54,6 +57,7 @@ class Ising(Method):
     """
 
     delta: Rate = 0.1
+    learn_delta: float = 0.0
     coupling: float = 1.0
     evidence_weight: float | None = None
     contrast: float = 0.0
@@ -76,6 +80,7 @@ class Ising(Method):
         super().__post_init__()
         check = self._check
         self._check_rate("delta", lambda delta: 0 < delta < 1, "in (0, 1)")
+        check("learn_delta", self.learn_delta, 0 <= self.learn_delta < 0.5, "a share in [0, 0.5)")
         check("coupling", self.coupling, self.coupling >= 0, "zero or more")
         check("evidence_weight", self.evidence_weight, (self.evidence_weight or 0) >= 0, "zero or more")
         check("evidence", self.evidence, self.evidence in ("obd", "curvature", "none"), "'obd', 'curvature' or 'none'")

@@ -17,9 +17,10 @@ from ..curvature.average import CurvatureAverage
 from ..curvature.linear import Squares
 from ..ising import stationary_sweep, sweep
 from ..nn.vit import ViT
+from .base_rate import GivenDelta, LearnedDelta
 from .distributed import add_up_curvature, total
 from .measure import measure
-from .method import Parts, Rule, by_replica
+from .method import Parts, Rule
 from .news import News
 from .pieces import Piece
 from .pull import Pull, own_variance
@@ -59,7 +60,8 @@ class IsingRule(Rule):
         self._waits_for_end = False
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
         self._news = News()
-        self._deltas: float | Tensor | None = None
+        first = next(iter(parts.posteriors.values())).drop
+        self.base = LearnedDelta(spec.delta, first) if spec.learn_delta else GivenDelta(spec.delta)
         squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
             part.measure(self.rides, squares)
@@ -260,17 +262,12 @@ class IsingRule(Rule):
         for name, value in h.items():
             self.average.add(name, value, terms)
 
-    def _delta(self) -> float | Tensor:
-        drop = next(iter(self.parts.posteriors.values())).drop
-        if self._deltas is None or (isinstance(self._deltas, Tensor) and self._deltas.device != drop.device):
-            self._deltas = by_replica(self.spec.delta, drop)  # kept: making it copies from the host, which no graph can
-        return self._deltas
-
     @torch.no_grad()
     def sweep(self) -> None:
         """Recompute q of every layer from m, the running mean of h, and the wiring."""
         spec, parts = self.spec, self.parts
-        settings: dict[str, Any] = {"delta": self._delta(), "coupling": spec.coupling, "centred": spec.centred}
+        delta = self.base.at(next(iter(parts.posteriors.values())).drop)
+        settings: dict[str, Any] = {"delta": delta, "coupling": spec.coupling, "centred": spec.centred}
         if parts.pieces:
             found = sweep_pieces(parts, Pull(self), **settings)
         else:
@@ -300,11 +297,12 @@ class IsingRule(Rule):
     def resume(self, step: int) -> None:
         """Go on after training step number `step`."""
         self._counted = int(self.seen)
+        self.base.take_up()
         self._watch_next(step + 1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The running mean of curvature and the examples seen."""
-        return {**self.average.tensors(), "examples_seen": self.seen}
+        """The running mean of curvature, the examples seen, and delta where it is learned."""
+        return {**self.average.tensors(), "examples_seen": self.seen, **self.base.tensors()}
 
     def curvature(self) -> dict[str, Tensor]:
         """h by layer as the next sweep would use it."""

@@ -112,7 +112,8 @@ def _choices(method: Ising, deltas: Sequence[float] | None, weights: Sequence[fl
     rates: Sequence[Any] = deltas or [method.delta]
     strengths: Sequence[Any] = weights or [method.evidence_weight]
     pairs = itertools.product(rates, strengths)
-    return [dataclasses.replace(method, delta=delta, evidence_weight=weight, warmup=0) for delta, weight in pairs]
+    fixed = dataclasses.replace(method, warmup=0, learn_delta=0.0)  # it is these that are chosen from
+    return [dataclasses.replace(fixed, delta=delta, evidence_weight=weight) for delta, weight in pairs]
 
 
 def _split(batch: Any) -> tuple[Inputs, Tensor]:

@@ -25,6 +25,7 @@ from ..nn.noise import KeyedNoise
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
+from ..train.held_out import HeldOut, looked_at
 from ..train.loop import adamw, decay_groups
 from ..train.recipe import Recipe, schedule
 from ..train.training import initial_network
@@ -77,6 +78,9 @@ class Stack:
         self.batch = self.recipe.batch_for(self.rows.shape[1])
         self.per_epoch = self.rows.shape[1] // self.batch
         self.steps = self.recipe.epochs * self.per_epoch
+        self.held_out = HeldOut.of(method, examples=self.rows.shape[1], epochs=self.recipe.epochs)
+        split = [self.held_out.rows(self.rows.shape[1], derived_seed(seed, "held out")) for seed in self.seeds]
+        self.outside, self.inside = [held for held, _ in split], [others for _, others in split]
         self.network = self.recipe.network(size=dataset.size, channels=dataset.channels, classes=len(dataset.classes))
         self.lr = self.recipe.rate(self.network)
         self.model = stack([initial_network(self.network, seed) for seed in self.seeds]).to(device, dtype)
@@ -120,6 +124,8 @@ class Stack:
                 run = captured = CapturedStep(self._step, self.method, self.batch_x)
                 around.enter_context(captured.ready())
             around.enter_context(self._programs(compiled=self.compiled))
+            warmup = getattr(self.method.rule, "warmup", 0)
+            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=warmup)
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)
@@ -128,6 +134,10 @@ class Stack:
                 self._set(step, order[:, place : place + self.batch])
                 run()
                 self.method.step(targets=self.batch_y)
+                if step in moves:
+                    self._learn_delta(step)
+                    if step == moves[-1]:
+                        self.method.settle_delta()
                 if told is not None:
                     told(step + 1)
             self.nll /= self.per_epoch
@@ -147,11 +157,20 @@ class Stack:
 
     def _order(self, epoch: int) -> Tensor:
         """The images of an epoch in their order, ``[R, N]``, by their numbers in the training file."""
-        orders = []
-        for own, seed in zip(self.rows, self.seeds, strict=True):
+        orders, needed = [], self.per_epoch * self.batch
+        for own, others, seed in zip(self.rows, self.inside, self.seeds, strict=True):
             generator = torch.Generator().manual_seed(derived_seed(seed, "order", epoch))
-            orders.append(own[torch.randperm(len(own), generator=generator)])
+            order = self.held_out.order(epoch, others, total=len(own), needed=needed, generator=generator)
+            orders.append(own[order])
         return torch.stack(orders).to(self.device)
+
+    def _learn_delta(self, step: int) -> None:
+        """Move every replica's delta by the images that it holds out."""
+        seen = zip(self.rows, self.outside, self.seeds, strict=True)
+        rows = [own[looked_at(held, derived_seed(seed, "held out", step))] for own, held, seed in seen]
+        at = torch.stack(rows).to(self.device)
+        with self.autocast(), self._programs(compiled=False):
+            self.method.learn_delta(self._inputs(self.x[at], None), targets=self.y[at])
 
     def _set(self, step: int, rows: Tensor) -> None:
         """Lay out the batch, ``[R, B, C, H, W]`` and ``[R, B]``, and the learning rate of a step."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..data import Images
+from .held_out import HeldOut, looked_at
 
 SHARE_OF_MEMORY = 0.25
 """The data live on the device where they take at most this share of its free memory."""
@@ -40,13 +41,15 @@ class Batches:
         device: where batches are wanted.
         share: (number, how many) of the processes that train together: each sees its part of every batch, so that all
             see what one alone would have seen.
+        held_out: images that the first epochs leave out.
     """
 
     def __init__(
         self, images: Images, *, batch: int, mean: Tensor, sd: Tensor, augment: tuple[str, ...], seed: int,
-        device: torch.device, share: tuple[int, int] = (0, 1),
+        device: torch.device, share: tuple[int, int] = (0, 1), held_out: HeldOut | None = None,
     ) -> None:  # fmt: skip
         number, many = share
+        self.share, self.held_out = share, held_out or HeldOut()
         if batch < many:
             raise ValueError(f"a batch of {batch} images cannot be shared by {many} processes; start fewer")
         self.part = slice(number * batch // many, (number + 1) * batch // many)
@@ -56,6 +59,7 @@ class Batches:
         self.x = images.x.to(device) if self.resident else images.x.pin_memory()
         self.y = images.y.to(device) if self.resident else images.y.pin_memory()
         self._order: tuple[int, Tensor] | None = None
+        self.outside, self.inside = self.held_out.rows(len(images.y), derived_seed(seed, "held out"))
 
     @property
     def per_epoch(self) -> int:
@@ -66,8 +70,13 @@ class Batches:
         """Which images step number `step` (from 0) sees, ``[B]``, on the CPU."""
         epoch, place = divmod(step, self.per_epoch)
         if self._order is None or self._order[0] != epoch:
-            generator = Generator().manual_seed(derived_seed(self.seed, "order", epoch))
-            self._order = (epoch, torch.randperm(len(self.y), generator=generator))
+            generator, needed = Generator().manual_seed(derived_seed(self.seed, "order", epoch)), self.per_epoch
+            self._order = (
+                epoch,
+                self.held_out.order(
+                    epoch, self.inside, total=len(self.y), needed=needed * self.batch, generator=generator
+                ),
+            )
         return self._order[1][place * self.batch : (place + 1) * self.batch]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -80,6 +89,13 @@ class Batches:
         generator = Generator().manual_seed(derived_seed(self.seed, "augment", step))
         # The whole batch is augmented: who trains along must not change what an image looks like.
         return standardised(augmented(x, self.augmentations, generator)[self.part], self.mean, self.sd), y[self.part]
+
+    def outsiders(self, step: int) -> tuple[Tensor, Tensor]:
+        """This process's part of the held-out images that step `step` may look at, and their labels, as they are."""
+        number, many = self.share
+        rows = looked_at(self.outside, derived_seed(self.seed, "held out", step))[number::many].to(self.x.device)
+        x, y = self.x[rows].to(self.device), self.y[rows].to(self.device)
+        return standardised(x, self.mean, self.sd), y
 
 
 def fits(x: Tensor, device: torch.device) -> bool:

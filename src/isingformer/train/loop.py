@@ -81,6 +81,9 @@ class Loop:
         self.steps = self.recipe.epochs * self.batches.per_epoch
         self.optimizer = adamw(*decay_groups(self.method), self.lr, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, self.device)
+        self.moves = self.batches.held_out.moves(
+            steps=self.steps, per_epoch=self.batches.per_epoch, warmup=getattr(self.method.rule, "warmup", 0)
+        )
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         if self.checkpoint is not None and self.checkpoint.exists():
@@ -140,6 +143,7 @@ class Loop:
             optimizer.step()
             optimizer.zero_grad()
             self.method.step(targets=y)
+            self._learn_delta(step)
         except FloatingPointError:  # the method's own check; on a GPU it comes some steps late
             self._check_nan()
             raise self._diverged(step) from None
@@ -148,6 +152,16 @@ class Loop:
             right = self.likelihood.probabilities(outputs.float()).argmax(-1) == y
             count = len(y)
             self.running += torch.stack([nll.double() * count, right.sum(), torch.full_like(nll, count)])
+
+    def _learn_delta(self, step: int) -> None:
+        """Where it is due, by images that this part of the training holds out of the gradient."""
+        if step not in self.moves:
+            return
+        x, y = self.batches.outsiders(step)
+        with self.autocast():
+            self.method.learn_delta(x, targets=y)
+        if step == self.moves[-1]:
+            self.method.settle_delta()
 
     def _seed_generators(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)

@@ -17,6 +17,7 @@ from .batches import Batches, derived_seed
 from .checkpoint import Progress
 from .device import find_device, threads, threads_for
 from .folder import RunFolder
+from .held_out import HeldOut
 from .loop import Loop
 from .processes import joined, own_device
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
@@ -89,6 +90,7 @@ def train(
         batches = Batches(
             sample, batch=recipe.batch_for(len(sample)), mean=mean, sd=sd, augment=recipe.augmentations,
             seed=recipe.seed, device=place, share=(rank(), processes()),
+            held_out=HeldOut.of(method, examples=len(sample), epochs=recipe.epochs),
         )  # fmt: skip
         steps, lr = recipe.epochs * batches.per_epoch, recipe.rate(network)
         # Before the folder: settings that no network fits must not leave one behind.
