@@ -69,7 +69,7 @@ def test_without_noise_two_processes_train_what_one_trains(tmp_path):
 
 def test_stopped_by_a_signal_it_goes_on_with_the_same_command(tmp_path):
     pieces = tmp_path / "pieces"
-    method = ["--epochs", "4", "--set", "refresh=7", "--set", "warmup=3"]
+    method = ["--epochs", "4", "--set", "refresh=7", "--set", "warmup=3", "--set", "learn_delta=0.2"]
     begun = torchrun(*method, "--out", str(pieces), "--checkpoint-every", "3")
     until = time.monotonic() + LONGEST
     while not (pieces / "checkpoint.safetensors").exists() and time.monotonic() < until:
@@ -85,6 +85,7 @@ def test_stopped_by_a_signal_it_goes_on_with_the_same_command(tmp_path):
     assert [row["step"] for row in rows(pieces)] == [20, 40, 60, 80]
     found, last = isf.Run(pieces).q_history(), isf.attached_to(isf.load(pieces)).drop_probability()
     assert found.steps.tolist() == sorted(moments(80, 20))  # one process wrote them, each once
+    assert int(isf.attached_to(isf.load(pieces)).rule.base.moves) == 32  # steps 8 to 39, each once
     assert found.mean[-1].tolist() == pytest.approx([float(q.mean()) for q in last.values()], abs=1e-6)
 
 

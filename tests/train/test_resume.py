@@ -23,6 +23,7 @@ RECIPE = isf.Recipe(
     epochs=5, batch=16, width=16, depth=2, heads=2, mlp=16, patch=4, validation=16, augment="flip,crop", patience=4
 )
 METHOD = isf.Ising(refresh=3, warmup=4)
+LEARNED = isf.Ising(refresh=3, warmup=4, learn_delta=0.2)
 
 
 def train(folder, recipe=RECIPE, method=METHOD, **more):
@@ -51,8 +52,8 @@ class StopAfter:
 
 @pytest.mark.parametrize(
     "method",
-    [METHOD, isf.Ising(refresh=4, curvature="mc-fisher"), isf.Ising.paper(0.1), isf.Dropout(p=0.1)],
-    ids=["fisher", "mc-fisher", "paper", "dropout"],
+    [METHOD, isf.Ising(refresh=4, curvature="mc-fisher"), isf.Ising.paper(0.1), isf.Dropout(p=0.1), LEARNED],
+    ids=["fisher", "mc-fisher", "paper", "dropout", "learned"],
 )
 def test_stopped_at_every_few_steps_it_ends_bit_by_bit_the_same(tmp_path, method):
     train(tmp_path / "whole", method=method)

@@ -135,12 +135,13 @@ def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attach
 
 
 def _carry_curvature(old: IsingRule, new: IsingRule, selection: Selection) -> None:
-    """The running mean of h; what was measured since its last fold is left behind."""
+    """The running mean of h, without what was measured since its last fold, and delta where it was learnt."""
     new.average.follow(next(iter(new.parts.posteriors.values())).drop)
     for name in new.parts.posteriors:
         h = old.average.layer(old.average.average, name)
         new.average.layer(new.average.average, name).copy_(_taken(h, selection.rows(name), selection.columns(name)))
         new.average.weight[new.average.numbers[name]] = old.average.weight[old.average.numbers[name]]
+    new.base.take_over(old.base)
 
 
 def _taken(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

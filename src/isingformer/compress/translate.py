@@ -94,6 +94,7 @@ def _carry(handle: Attached, compact: CompactViT, found: Foreign) -> None:
             weight = mean.weight[mean.numbers[theirs[0]]]
             new.weight[new.numbers[name]] = weight
             new.layer(new.average, name).copy_(torch.cat([mean.value(own) for own in theirs]) * weight)
+        fresh.rule.base.take_over(handle.rule.base)
     fresh.steps = handle.steps
     fresh.rule.resume(fresh.steps)
 

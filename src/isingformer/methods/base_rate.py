@@ -39,8 +39,8 @@ SHIFT = 0.3
 PASSES = 8
 STRIDE = 0.25
 """The longest move of logit delta."""
-LOWEST, HIGHEST = -5.0, 1.4
-"""Where logit delta stays: from 0.007 to 0.8."""
+LOWEST, HIGHEST = -5.0, 0.85
+"""Where logit delta stays: from 0.007 to 0.7. A network that has learnt nothing yet prefers all noise there is."""
 OWN_STREAM = 0x5DEECE66D
 """What a replica's key is changed by, so that these networks are none of those it is trained with."""
 
@@ -59,6 +59,9 @@ class GivenDelta:
         return self._known
 
     def take_up(self) -> None:
+        """Nothing to do."""
+
+    def take_over(self, other: GivenDelta | LearnedDelta) -> None:
         """Nothing to do."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -102,6 +105,12 @@ class LearnedDelta:
     def take_up(self) -> None:
         """Make `value` what `logit` says."""
         self.value.copy_(torch.sigmoid(self.logit))
+
+    def take_over(self, other: GivenDelta | LearnedDelta) -> None:
+        """Become what another has learnt."""
+        for mine, theirs in zip(self.tensors().values(), other.tensors().values(), strict=True):
+            mine.copy_(theirs)
+        self.take_up()
 
     def at(self, drop: Tensor) -> Tensor:
         """delta on the device of q, ``[*R, 1, 1]``."""
@@ -183,7 +192,7 @@ def _shifted(parts: list[Posterior], shift: float) -> Iterator[None]:
 def mean_and_error(d: Tensor, *, together: bool) -> tuple[Tensor, Tensor]:
     """Mean and its standard error over the last axis, of all processes' examples where they train together."""
     d = d.double()
-    sums = torch.stack([torch.full_like(d[..., 0], d.shape[-1]), d.sum(-1), d.square().sum(-1)])
+    sums = torch.stack([d.new_full(d.shape[:-1], d.shape[-1]), d.sum(-1), d.square().sum(-1)])
     if together:
         sums = add_up(sums, "preferences")
     n, mean = sums[0], sums[1] / sums[0]
