@@ -82,6 +82,8 @@ def trained(model, method, steps, part=slice(None), micro=1, terms=False):
         optimizer.step()
         optimizer.zero_grad()
         method.step()
+        if getattr(method.method, "learn_delta", 0):
+            method.learn_delta(x[part], targets=y[part])
     return torch.stack(said)
 
 
