@@ -54,6 +54,23 @@ def test_it_stays_inside_its_range(mean, end):
     assert float(base.logit) == pytest.approx(end)
 
 
+def test_a_replica_that_diverged_moves_neither_itself_nor_others():
+    base = LearnedDelta((0.1, 0.5), torch.zeros(2, 3, 4))
+    base.move(torch.tensor([float("nan"), 1.0]).double(), torch.tensor([float("nan"), 0.1]).double())
+    assert base.value.flatten().tolist() == pytest.approx([0.1, 1 / (1 + math.exp(STRIDE))], abs=1e-6)
+
+
+def test_saving_tells_who_forgot_to_learn(tiny, batch, tmp_path):
+    x, y = batch()
+    method = isf.attach(tiny(), LEARNS, examples=10)
+    isf.save(method.model, tmp_path / "untrained")
+    step(method, x, y)
+    with pytest.warns(UserWarning, match=r"never learned, though learn_delta asks for it.*call method\.learn_delta"):
+        isf.save(method.model, tmp_path / "a")
+    method.learn_delta(x, targets=y)
+    isf.save(method.model, tmp_path / "a")
+
+
 def test_nobody_moves_it_unless_asked():
     base = LearnedDelta(0.3, torch.zeros(3, 4))
     base.settle()

@@ -88,8 +88,8 @@ class LearnedDelta:
         self.moves = torch.zeros((), dtype=torch.int64)
 
     def move(self, mean: Tensor, error: Tensor) -> None:
-        """One move, by the mean of d and its standard error, each ``[*R]``."""
-        how_sure = torch.tanh(mean / error.clamp_min(torch.finfo(error.dtype).tiny))
+        """One move, by the mean of d and its standard error, each ``[*R]``; none where they are no numbers."""
+        how_sure = torch.tanh(mean / error.clamp_min(torch.finfo(error.dtype).tiny)).nan_to_num(0.0)
         self.logit.sub_(STRIDE * how_sure.view_as(self.logit)).clamp_(LOWEST, HIGHEST)
         self.moves += 1
         self.trail += int(self.moves) * self.logit
@@ -136,6 +136,12 @@ def learned(handle: Attached, what: str) -> LearnedDelta:
         )
     base.at(next(iter(handle.parts.posteriors.values())).drop)
     return base
+
+
+def never_learned(handle: Attached) -> bool:
+    """Whether a handle that was to learn its delta has trained without."""
+    base = getattr(handle.rule, "base", None)
+    return isinstance(base, LearnedDelta) and handle.steps > 0 and not int(base.moves)
 
 
 def learn(handle: Attached, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: Tensor) -> None:

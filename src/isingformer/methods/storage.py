@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from ..nn.vit import ViT
 from ..topology import Topology, find_topology
 from .attach import attach_as
 from .attached import Attached, attached_to
+from .base_rate import never_learned
 from .distributed import by_first, nothing
 from .dropconnect import DropConnect
 from .dropout import Dropout
@@ -57,6 +59,12 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"save: {path} is a file; give a folder")
+    if never_learned(method):
+        warnings.warn(
+            "delta was never learned, though learn_delta asks for it: where you train in a loop of your own, call "
+            "method.learn_delta(x, targets=y) with held-out examples, or leave learn_delta out",
+            stacklevel=2,
+        )
     tensors = model_tensors(model, method), method.state_dict()  # all processes, where it is sharded
     write = functools.partial(_write, path, model, method, *tensors)
     if method.parts.pieces:
