@@ -12,6 +12,9 @@ from isingformer.study.record import Cell, Entropies, Layer, Record
 
 LAYERS = ("embed", "blocks.0.attn.qkv", "blocks.0.attn.proj", "blocks.0.mlp.fc1", "blocks.0.mlp.fc2", "head")
 
+NASTY = r"my_data|50% & #1 {x $y^2 ~z\n <b>*c*`"
+"""A data set's name that every format of table must quote."""
+
 
 def made_up(cell, replica, *, skill=2.0, classes=10, n=200):
     """A record of a model whose logits favour the right class by about `skill`."""

@@ -66,6 +66,8 @@ class Rule(ABC):
 
     has_mask_prior: ClassVar[bool]
     """Whether q is charged against a prior over masks (KL_xi)."""
+    warmup = 0
+    """Steps in which nothing is dropped yet."""
     together = True
     """Whether the processes of `torch.distributed`, where there are several, move one q; see `distributed.py`."""
     launch: Callable[[str, Callable[[], None]], None] = staticmethod(lambda name, work: work())

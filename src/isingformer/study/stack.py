@@ -124,8 +124,7 @@ class Stack:
                 run = captured = CapturedStep(self._step, self.method, self.batch_x)
                 around.enter_context(captured.ready())
             around.enter_context(self._programs(compiled=self.compiled))
-            warmup = getattr(self.method.rule, "warmup", 0)
-            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=warmup)
+            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=self.method.rule.warmup)
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)
