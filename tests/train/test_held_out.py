@@ -35,7 +35,7 @@ def test_they_come_back_and_are_seen_by_no_batch_before():
     assert all(not outside & set(seen) for seen in epochs[:2])
     assert outside <= {image for seen in epochs[2:] for image in seen}
     assert all(len(set(seen)) == 24 for seen in epochs)  # 24 are needed, and 24 are left: none comes twice
-    x, y = source.outsiders(0)
+    x, y = source.outsiders()
     assert set(y.tolist()) == outside and x[:, 0, 0, 0].tolist() == y.tolist()
 
 
@@ -51,12 +51,16 @@ def test_none_held_out_is_the_order_there_always_was():
     assert torch.equal(torch.cat([source.rows(3 + place) for place in range(3)]), order[:24])
 
 
-def test_a_move_looks_at_so_many_and_processes_share_them():
-    held = HeldOut(images=MOST + 40, epochs=1)
-    whole = batches(700, held).outsiders(3)[1].tolist()
-    assert len(set(whole)) == MOST and whole != batches(700, held).outsiders(4)[1].tolist()
-    parts = [batches(700, held, share=(number, 3)).outsiders(3)[1].tolist() for number in range(3)]
-    assert sorted(itertools.chain(*parts)) == sorted(whole)
+def test_a_share_is_held_out_but_never_more_than_a_number():
+    few, many = (HeldOut.of(LEARNS, examples=examples, epochs=10) for examples in (100, 100_000))
+    assert (few.images, many.images) == (25, MOST) and few.epochs == many.epochs == 6
+
+
+def test_processes_share_them():
+    held = HeldOut(images=50, epochs=1)
+    whole = batches(120, held).outsiders()[1].tolist()
+    parts = [batches(120, held, share=(number, 3)).outsiders()[1].tolist() for number in range(3)]
+    assert sorted(itertools.chain(*parts)) == sorted(whole) and len(set(whole)) == 50
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 5), (100, 30), (10_000, 500), (20, 1)])

@@ -26,7 +26,7 @@ class Ising(Method):
     Args:
         delta: base rate in (0, 1): where q rests without evidence; or one a replica of a stacked model.
         learn_delta: share of the training examples, below a half, that `isingformer.train` and studies hold out of the
-            gradient for the first part of a training, to learn delta on them; in a loop of your own call
+            gradient (256 at most) for the first part of a training, to learn delta on them; in a loop of your own call
             `Attached.learn_delta`. 0: delta stays as it is.
         coupling: weight of the neighbours' term; the paper has 2.
         evidence_weight, kl_weight: one number, the inverse temperature of a cold posterior: evidence_weight =

@@ -25,7 +25,7 @@ from ..nn.noise import KeyedNoise
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
-from ..train.held_out import HeldOut, looked_at
+from ..train.held_out import HeldOut
 from ..train.loop import adamw, decay_groups
 from ..train.recipe import Recipe, schedule
 from ..train.training import initial_network
@@ -134,7 +134,7 @@ class Stack:
                 run()
                 self.method.step(targets=self.batch_y)
                 if step in moves:
-                    self._learn_delta(step)
+                    self._learn_delta()
                     if step == moves[-1]:
                         self.method.settle_delta()
                 if told is not None:
@@ -163,10 +163,9 @@ class Stack:
             orders.append(own[order])
         return torch.stack(orders).to(self.device)
 
-    def _learn_delta(self, step: int) -> None:
+    def _learn_delta(self) -> None:
         """Move every replica's delta by the images that it holds out."""
-        seen = zip(self.rows, self.outside, self.seeds, strict=True)
-        rows = [own[looked_at(held, derived_seed(seed, "held out", step))] for own, held, seed in seen]
+        rows = [own[held] for own, held in zip(self.rows, self.outside, strict=True)]
         at = torch.stack(rows).to(self.device)
         with self.autocast(), self._programs(compiled=False):
             self.method.learn_delta(self._inputs(self.x[at], None), targets=self.y[at])

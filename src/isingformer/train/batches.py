@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..data import Images
-from .held_out import HeldOut, looked_at
+from .held_out import HeldOut
 
 SHARE_OF_MEMORY = 0.25
 """The data live on the device where they take at most this share of its free memory."""
@@ -90,10 +90,10 @@ class Batches:
         # The whole batch is augmented: who trains along must not change what an image looks like.
         return standardised(augmented(x, self.augmentations, generator)[self.part], self.mean, self.sd), y[self.part]
 
-    def outsiders(self, step: int) -> tuple[Tensor, Tensor]:
-        """This process's part of the held-out images that step `step` may look at, and their labels, as they are."""
+    def outsiders(self) -> tuple[Tensor, Tensor]:
+        """This process's part of the held-out images, and their labels, as they are."""
         number, many = self.share
-        rows = looked_at(self.outside, derived_seed(self.seed, "held out", step))[number::many].to(self.x.device)
+        rows = self.outside[number::many].to(self.x.device)
         x, y = self.x[rows].to(self.device), self.y[rows].to(self.device)
         return standardised(x, self.mean, self.sd), y
 

@@ -16,7 +16,7 @@ from ..methods import Ising, Method
 BEGIN, END = 0.1, 0.6
 MOVES = 36
 MOST = 256
-"""Held-out images that a move looks at, at most."""
+"""Images that are held out, at most: one number is learned from them, and every other is missed in training."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class HeldOut:
             raise ValueError(
                 f"learn_delta={share} of {examples} training images holds out fewer than two; take more images, or 0"
             )
-        return cls(int(share * examples), max(1, round(END * epochs)))
+        return cls(min(int(share * examples), MOST), max(1, round(END * epochs)))
 
     def moves(self, *, steps: int, per_epoch: int, warmup: int) -> range:
         """After which steps, counted from 0, delta moves."""
@@ -54,10 +54,3 @@ class HeldOut:
             return torch.randperm(total, generator=generator)
         rounds = -(-needed // len(others))
         return torch.cat([others[torch.randperm(len(others), generator=generator)] for _ in range(rounds)])[:needed]
-
-
-def looked_at(held: Tensor, seed: int) -> Tensor:
-    """Which of the held-out images a move looks at."""
-    if len(held) <= MOST:
-        return held
-    return held[torch.randperm(len(held), generator=Generator().manual_seed(seed))[:MOST]]

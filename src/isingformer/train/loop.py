@@ -157,7 +157,7 @@ class Loop:
         """Where it is due, by images that this part of the training holds out of the gradient."""
         if step not in self.moves:
             return
-        x, y = self.batches.outsiders(step)
+        x, y = self.batches.outsiders()
         with self.autocast():
             self.method.learn_delta(x, targets=y)
         if step == self.moves[-1]:
