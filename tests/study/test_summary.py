@@ -10,7 +10,7 @@ import torch
 
 from isingformer import metrics
 from isingformer.study.record import Cell, Entropies, Layer
-from isingformer.study.summary import BETTER, LABELS, OF_TRAINING, Summary, by_cell, summarise, value_of
+from isingformer.study.summary import BETTER, DERIVED, LABELS, OF_TRAINING, Summary, by_cell, summarise, value_of
 from records import made_up, scored, study
 
 CELL = Cell("mnist", 300, "ising", 0.1)
@@ -25,7 +25,7 @@ def test_means_and_sds_are_numpys():
     records = [dataclasses.replace(made_up(CELL, k), mean_q=0.1 * k, seconds=k + 0.5) for k in range(5)]
     summary = one(records)
     assert (summary.cell, summary.replicas) == (CELL, 5)
-    for metric in LABELS:
+    for metric in set(LABELS) - set(DERIVED):
         values = [getattr(r, metric) if metric in OF_TRAINING else r.scores[metric] for r in records]
         assert summary.means[metric] == pytest.approx(np.mean(values), rel=1e-12)
         assert summary.sds[metric] == pytest.approx(np.std(values, ddof=1), rel=1e-9, abs=1e-15)
@@ -34,7 +34,7 @@ def test_means_and_sds_are_numpys():
 
 def test_every_number_among_the_scores_has_a_label():
     scores = made_up(CELL, 0).scores
-    assert set(scores) - {"examples", "reliability", "risk_coverage"} == set(LABELS) - set(OF_TRAINING)
+    assert set(scores) - {"examples", "reliability", "risk_coverage"} == set(LABELS) - set(OF_TRAINING) - set(DERIVED)
     assert set(BETTER) <= set(LABELS)
 
 
@@ -141,3 +141,16 @@ def test_replicas_that_were_measured_differently_are_an_error():
 def test_a_metric_that_is_not_known_is_an_error():
     with pytest.raises(ValueError, match=r"expected one of accuracy, .* got 'acuracy'"):
         value_of(scored(CELL, 0), "acuracy")
+
+
+def test_overconfidence_is_mean_confidence_minus_accuracy():
+    generator = torch.Generator().manual_seed(3)
+    y = torch.randint(10, (300,), generator=generator)
+    probs = (
+        torch.randn(300, 10, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
+    )  # sure, and right by chance
+    record = dataclasses.replace(made_up(CELL, 0), scores=metrics.scores(probs, y).as_dict())
+    expected = probs.amax(-1).mean() - (probs.argmax(-1) == y).double().mean()
+    assert value_of(record, "overconfidence") == pytest.approx(float(expected), rel=1e-9) and expected > 0.3
+    shy = dataclasses.replace(record, scores=metrics.scores((probs.log() / 9).softmax(-1), probs.argmax(-1)).as_dict())
+    assert value_of(shy, "overconfidence") < -0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ LABELS = {
     "nll": "NLL",
     "brier": "Brier",
     "ece": "ECE",
+    "overconfidence": "Confidence minus accuracy",
     "entropy_right": "Entropy of right",
     "entropy_wrong": "Entropy of wrong",
     "epistemic_right": "Epistemic of right",
@@ -36,7 +37,10 @@ LABELS = {
 """What is summarised, and what people call it."""
 
 OF_TRAINING = ("mean_q", "dropped", "train_nll", "seconds")
-"""Those that stand in the record itself; the others are in its `scores`."""
+"""Those that stand in the record itself."""
+
+DERIVED = ("overconfidence",)
+"""Those that follow from the reliability table; all others are in the record's `scores`."""
 
 BETTER = {
     **dict.fromkeys(("accuracy", "recall", "precision", "f1", "error_auroc", "error_auroc_epistemic"), "higher"),
@@ -116,8 +120,18 @@ def check_metric(metric: str) -> None:
 def value_of(record: Record, metric: str) -> float | None:
     """One number of a record by its name in `LABELS`; None where it is not defined or not finite."""
     check_metric(metric)
+    if metric in DERIVED:
+        return _overconfidence(record.scores["reliability"])
     value = getattr(record, metric) if metric in OF_TRAINING else record.scores.get(metric)
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _overconfidence(bins: Iterable[Mapping[str, Any]]) -> float | None:
+    """Mean confidence minus accuracy: above 0 where predictions are surer than they may be."""
+    filled = [found for found in bins if found["count"]]
+    total = sum(found["count"] for found in filled)
+    gaps = [found["count"] * (found["confidence"] - found["accuracy"]) for found in filled]
+    return math.fsum(gaps) / total if total else None
 
 
 def _place(name: str, known: Sequence[str]) -> tuple[int, str]:
