@@ -93,3 +93,25 @@ def test_a_weight_that_earns_its_keep_twice_pays_for_its_own_noise_too(tiny):
             whole = method.kl() + masks.sum()  # what is left is linear in q
             slope = (whole - slope) / 0.1 if value == 0.4 else whole  # noqa: F821
     assert float(slope) == pytest.approx(-float(pull.sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("delta", "lowest"), [(0.3, 0.1), (0.05, 0.05), ((0.3, 0.05), (0.1, 0.05))])
+def test_no_evidence_takes_q_below_the_floor(tiny, delta, lowest):
+    """Where the sweep stays above it q is as ever; below, it is the smaller of floor and delta, by replica."""
+    found = {}
+    for floor in (0.0, 0.1):
+        torch.manual_seed(0)
+        model = isf.nn.stack([tiny(), tiny()]) if isinstance(delta, tuple) else tiny()
+        spec = isf.Ising(delta=delta, evidence_weight=30.0, warmup=0, floor=floor)
+        method = isf.attach(model, spec, examples=1000)
+        torch.manual_seed(1)
+        method.rule.average.average.uniform_()
+        method.rule.average.weight.fill_(1.0)
+        method.rule.sweep()
+        found[floor] = method.drop_probability()
+    least = torch.tensor(lowest).view(-1, 1, 1) if isinstance(lowest, tuple) else torch.tensor(lowest)
+    raised = 0
+    for name, q in found[0.0].items():
+        torch.testing.assert_close(found[0.1][name], torch.maximum(q, least.expand_as(q)), rtol=0, atol=1e-7)
+        raised += int((q < least).sum())
+    assert raised > 20  # it had something to do

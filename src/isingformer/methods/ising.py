@@ -35,6 +35,8 @@ class Ising(Method):
             weights): a weight of less than average evidence is pushed out, one of more is held, whatever N and the
             size of the network. Most weights then end near logit q = logit(delta) + contrast, a few near q = 0. 0:
             evidence as it is.
+        floor: q stays at or above the smaller of this and delta: noise that no evidence takes away. Evidence measured
+            on the training examples frees the very weights that the network overfits with.
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
@@ -61,6 +63,7 @@ class Ising(Method):
     coupling: float = 1.0
     evidence_weight: float | None = None
     contrast: float = 0.0
+    floor: float = 0.0
     evidence: Evidence = "obd"
     curvature: Curvature = "fisher"
     node_rate: float = 0.0
@@ -100,6 +103,7 @@ class Ising(Method):
             "1 or more",
         )
         check("contrast", self.contrast, self.contrast >= 0, "zero or more")
+        check("floor", self.floor, 0 <= self.floor < 1, "in [0, 1)")
         if self.contrast and (self.evidence == "none" or self.evidence_weight is not None):
             other = "evidence='none'" if self.evidence == "none" else f"evidence_weight={self.evidence_weight}"
             raise ValueError(f"Ising: contrast weighs the evidence by its own mean; leave out contrast or {other}")

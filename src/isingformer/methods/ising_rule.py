@@ -276,7 +276,10 @@ class IsingRule(Rule):
         layers = parts.posteriors
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
+        lowest = delta.clamp_max(spec.floor) if isinstance(delta, Tensor) else min(delta, spec.floor)
         for name, part in layers.items():
+            if spec.floor:
+                part.drop.clamp_(min=lowest)
             if part.variance is not None:
                 part.variance.copy_(own_variance(self, name))
 
