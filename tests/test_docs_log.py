@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/log.md").read_text(encoding="utf-8")
-TABLES = {"h200": ROOT / "results/trials-h200.json", "small": ROOT / "results/trials-small.json"}
+TABLES = {name: ROOT / f"results/trials-{name}.json" for name in ("evidence", "warmup", "h200", "small")}
 
 
 def table(file):
