@@ -23,7 +23,9 @@ from isingformer.train.processes import data_parallel
 RANKS, BATCH, STEPS = 2, 12, 6
 METHODS = {
     "fisher": isf.Ising(refresh=2, warmup=2, sampling="mask", measure_every=1, node_rate=0.1, laplace_noise=0.1),
-    "contrast": isf.Ising(refresh=2, warmup=0, sampling="mask", measure_every=1, contrast=2.0, learn_delta=0.2),
+    "contrast": isf.Ising(
+        refresh=2, warmup=0, sampling="mask", measure_every=1, contrast=2.0, floor=0.05, learn_delta=0.2
+    ),
     "expand": isf.Ising(refresh=3, warmup=0, sampling="mask", curvature="expand", spike_slab=True),
     "lm by epoch": isf.Ising(refresh="epoch", warmup=0, sampling="mask", curvature="lm", two_way=True),
     "dropconnect": isf.DropConnect(p=0.3, sampling="mask"),

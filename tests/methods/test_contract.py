@@ -13,7 +13,7 @@ from isingformer.methods import attached_to
 METHODS = {
     "ising": isf.Ising(delta=0.2, refresh=3, warmup=0),
     "ising-mask": isf.Ising(delta=0.2, refresh=3, warmup=0, sampling="mask"),
-    "ising-node-laplace": isf.Ising(delta=0.2, refresh=3, warmup=0, node_rate=0.1, laplace_noise=0.1),
+    "ising-node-laplace": isf.Ising(delta=0.2, refresh=3, warmup=0, node_rate=0.1, laplace_noise=0.1, floor=0.1),
     "ising-paper": isf.Ising.paper(delta=0.3),
     "dropconnect": isf.DropConnect(p=0.2),
     "dropconnect-mask": isf.DropConnect(p=0.2, sampling="mask"),

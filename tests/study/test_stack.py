@@ -29,7 +29,7 @@ METHODS = {
     "ising, mask": isf.Ising(refresh=2, sampling="mask", warmup=0),
     "ising, by node, Laplace": isf.Ising(refresh=3, node_rate=0.1, laplace_noise=0.1),
     "ising, learned": isf.Ising(refresh=3, node_rate=1.0, learn_delta=0.3),
-    "ising, contrast": isf.Ising(refresh=3, contrast=3.0),
+    "ising, contrast": isf.Ising(refresh=3, contrast=3.0, node_rate=0.1, floor=0.1),
     "ising, mc-fisher": isf.Ising(curvature="mc-fisher", refresh=3),
     "paper": isf.Ising.paper(0.1),
     "dropconnect": isf.DropConnect(p=0.2),
