@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads only wait for each other on tensors this small
 
@@ -10,6 +11,8 @@ import torch
 import isingformer as isf
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = {
     "image_size": 4, "channels": 1, "patch": 2, "width": 8, "depth": 2, "heads": 2, "mlp": 12, "classes": 3,
