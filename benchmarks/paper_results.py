@@ -82,46 +82,41 @@ def spoken(about, cells):
     return "".join(f"- {line}\n" for line in about["verdicts"] if "paper" in line)
 
 
-def places(cells):
-    """(dataset, size, rate) of every row."""
-    return list(dict.fromkeys((cell.dataset, cell.size, cell.rate) for cell in cells))
-
-
 def table(head, rows):
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + "\n"
 
 
-def accuracies(about, cells):
-    """Ours beside the paper's, a row a dataset, size and rate."""
+def by_method(cells, entry):
+    """A row a dataset, size and rate, a column a method: what `entry` says of a cell."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    rows = []
-    for dataset, size, rate in places(cells):
-        row = [DATASETS[dataset], f"{size:,}", str(rate)]
-        for method in methods:
-            cell = Cell(dataset, size, method, rate)
-            theirs = paper_number(cell)
-            own = with_sd(cells, cell, "accuracy") if cell in cells else "–"
-            mark = "" if theirs.comparable else " †"
-            row.append(f"{own} / {theirs.means['accuracy']:.3f} ({theirs.sds['accuracy']:.3f}){mark}")
-        rows.append(row)
-    return table(["data", "images", "rate", *(f"{method}, ours / the paper's" for method in methods)], rows)
+    rows = [
+        [DATASETS[dataset], f"{size:,}", str(rate), *(entry(Cell(dataset, size, method, rate)) for method in methods)]
+        for dataset, size, rate in dict.fromkeys((cell.dataset, cell.size, cell.rate) for cell in cells)
+    ]
+    return table(["data", "images", "rate", *methods], rows)
+
+
+def accuracies(about, cells):
+    """Ours / the paper's."""
+
+    def entry(cell):
+        theirs = paper_number(cell)
+        own = with_sd(cells, cell, "accuracy") if cell in cells else "–"
+        mark = "" if theirs.comparable else " †"
+        return f"{own} / {theirs.means['accuracy']:.3f} ({theirs.sds['accuracy']:.3f}){mark}"
+
+    return by_method(cells, entry)
 
 
 def calibrations(about, cells):
-    """NLL, ECE, and confidence minus accuracy."""
-    methods = list(dict.fromkeys(cell.method for cell in cells))
-    rows = []
-    for dataset, size, rate in places(cells):
-        row = [DATASETS[dataset], f"{size:,}", str(rate)]
-        for method in methods:
-            cell = Cell(dataset, size, method, rate)
-            if cell in cells:
-                scores = [mean(cells, cell, score) for score in ("nll", "ece", "overconfidence")]
-                row.append("{:.3f} / {:.3f} / {:+.3f}".format(*scores))
-            else:
-                row.append("–")
-        rows.append(row)
-    return table(["data", "images", "rate", *methods], rows)
+    """NLL / ECE / confidence minus accuracy."""
+
+    def entry(cell):
+        if cell not in cells:
+            return "–"
+        return "{:.3f} / {:.3f} / {:+.3f}".format(*(mean(cells, cell, s) for s in ("nll", "ece", "overconfidence")))
+
+    return by_method(cells, entry)
 
 
 def claims(about, cells):
@@ -182,6 +177,8 @@ def filled(text, folder):
     about, cells = read(folder)
     for name, part in PARTS.items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"the page must have {begin.strip()} and {end} once each; put them where the part belongs")
         before, rest = text.split(begin)
         text = before + begin + part(about, cells) + end + rest.split(end, 1)[1]
     return text
@@ -193,10 +190,13 @@ def main():
     parser.add_argument("source", type=Path)
     parser.add_argument("to", type=Path)
     args = parser.parse_args()
-    if args.what == "keep":
-        keep(args.source, args.to)
-    else:
-        write_text(args.to, filled(args.to.read_text(encoding="utf-8"), args.source))
+    try:
+        if args.what == "keep":
+            keep(args.source, args.to)
+        else:
+            write_text(args.to, filled(args.to.read_text(encoding="utf-8"), args.source))
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":
