@@ -21,7 +21,7 @@ from isingformer.methods.base_rate import (
 from isingformer.nn.masked import drawing
 from isingformer.nn.noise import KeyedNoise
 
-LEARNS = isf.Ising(delta=0.2, learn_delta=0.2, refresh=1, warmup=0, coupling=0.0)
+LEARNS = isf.Ising(delta=0.2, learn_delta=0.2, refresh=1, warmup=0, coupling=0.0, evidence_weight=10.0, node_rate=0.0)
 
 
 def step(method, x, y):
@@ -131,7 +131,11 @@ def test_too_much_noise_is_taken_back_and_too_little_is_raised(tiny):
     found = {}
     for name, y in (("clear", clear), ("chance", chance)):
         torch.manual_seed(1)
-        method = isf.attach(tiny(), isf.Ising(delta=0.3, learn_delta=0.5 - 1e-9, refresh=5, warmup=0), examples=128)
+        method = isf.attach(
+            tiny(),
+            isf.Ising(delta=0.3, learn_delta=0.5 - 1e-9, refresh=5, warmup=0, evidence_weight=10.0, node_rate=0.0),
+            examples=128,
+        )
         optimizer = torch.optim.AdamW(method.model.parameters(), 1e-2)
         for number in range(120):
             rows = torch.randint(128, (32,))

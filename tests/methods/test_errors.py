@@ -176,7 +176,7 @@ def test_kl_annealed_by_hand(tiny, batch):
         (F.cross_entropy(model(x), y) + 0 * method.kl()).backward()
 
 
-@pytest.mark.parametrize("settings", [{"kl_weight": 0.0}, {"evidence_weight": 0.0}])
+@pytest.mark.parametrize("settings", [{"kl_weight": 0.0, "contrast": 0.0}, {"evidence_weight": 0.0}])
 def test_one_weight_of_zero_leaves_the_other_open(settings):
     with pytest.raises(ValueError, match=r"=0 leaves .* = 1/0 open; give .* too"):
         isf.Ising(**settings)

@@ -11,7 +11,7 @@ from frozen import freeze_noise, squared_gradients_one_by_one
 
 
 def attached(model, **settings):
-    settings = {"delta": 0.3, "warmup": 0, "refresh": 1, "sampling": "mask", **settings}
+    settings = {"delta": 0.3, "warmup": 0, "refresh": 1, "sampling": "mask", "node_rate": 0.0, **settings}
     method = isf.attach(model, isf.Ising(**settings), examples=100)
     freeze_noise(model)
     return method

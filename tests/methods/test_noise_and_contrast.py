@@ -1,4 +1,4 @@
-"""What the data say of single weights: Laplace noise, and evidence by its own mean."""
+"""What the data say of single weights: Laplace noise, and evidence by its logarithm."""
 
 import pytest
 import torch
@@ -31,24 +31,46 @@ def test_a_kept_weights_own_noise_is_what_the_data_leave_open(tiny, batch):
     assert noisy - method.kl().item() == pytest.approx(costs)
 
 
-def test_contrast_weighs_evidence_by_its_own_mean(tiny, batch):
-    """On average it pulls nowhere, and neither N nor the loss's scale matter."""
-    found = {}
+def logs_of(method):
+    """(log e of every weight by layer, their mean and sd over the network) by the running mean of h."""
+    means = {name: method.parts.mean(name).double() for name in method.parts.posteriors}
+    worth = {name: h.double().clamp_min(0) * means[name] ** 2 for name, h in method.curvature().items()}
+    least = 1e-9 * torch.cat([each.flatten() for each in worth.values()]).mean()
+    logs = {name: (each + least).log() for name, each in worth.items()}
+    every = torch.cat([each.flatten() for each in logs.values()])
+    return logs, every.mean(), every.std(correction=0)
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.5, 0.8])
+def test_contrast_parts_weights_by_the_logarithm_of_their_evidence(tiny, batch, delta):
+    """logit q = logit(delta) sqrt(1 + pi c^2 / 8) - c z, whatever N."""
     for examples in (10, 1000):
-        spec = isf.Ising(delta=0.3, contrast=2.0, coupling=0.0, warmup=0, refresh=1, weight_noise=0.0, sampling="mask")
+        spec = isf.Ising(delta=delta, contrast=2.0, coupling=0.0, warmup=0, refresh=1, weight_noise=0.0, node_rate=0.0)
         torch.manual_seed(0)
         method = isf.attach(tiny(), spec, examples=examples)
-        assert all(bool((q == 0.3).all()) for q in method.drop_probability().values())  # nothing is known yet
+        assert all(bool(((q - delta).abs() < 1e-12).all()) for q in method.drop_probability().values())  # nothing known
         x, y = batch()
         torch.nn.functional.cross_entropy(method.model(x), y).add(method.kl()).backward()
-        h = method.rule.average.sums.clone()
         method.step()
-        found[examples] = method.drop_probability()
-        assert bool(h.any())
-    pull = torch.cat([torch.logit(q).flatten() for q in found[10].values()]) - torch.logit(torch.tensor(0.3))
-    assert float(pull.mean()) == pytest.approx(0, abs=1e-6) and float(pull.max()) == pytest.approx(2.0, abs=0.05)
-    for name, q in found[10].items():
-        torch.testing.assert_close(found[1000][name], q)
+        logs, middle, spread = logs_of(method)
+        rest = torch.logit(torch.tensor(delta, dtype=torch.float64)) * (1 + torch.pi * 4 / 8) ** 0.5
+        for name, q in method.drop_probability().items():
+            z = ((logs[name] - middle) / spread).clamp(-6, 6)
+            torch.testing.assert_close(torch.logit(q), rest - 2.0 * z, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("contrast", [0.5, 4.0])
+def test_with_normal_log_evidence_the_mean_of_q_is_delta(delta, contrast):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(200, 300).double()
+    spec = isf.Ising(delta=delta, contrast=contrast, coupling=0.0, warmup=0, node_rate=0.0)
+    method = isf.attach(model, spec, examples=10)
+    model.weight.data.fill_(0.5)
+    method.rule.average.average.normal_().mul_(2).exp_()
+    method.rule.average.weight.fill_(1.0)
+    method.rule.sweep()
+    assert float(method.drop_probability()[""].mean()) == pytest.approx(delta, abs=0.015)
 
 
 @pytest.mark.parametrize("setting", [{"laplace_noise": 0.1}, {"contrast": 2.0}])
@@ -63,7 +85,8 @@ def test_curvature_that_comes_out_negative_does_no_harm(tiny, batch, setting):
 
 
 def test_contrast_leaves_a_layer_alone_of_which_nothing_is_known(tiny, batch):
-    method = isf.attach(tiny(), isf.Ising(delta=0.2, contrast=3.0, coupling=0.0, warmup=0, kl_weight=0.0), examples=10)
+    spec = isf.Ising(delta=0.2, contrast=3.0, coupling=0.0, warmup=0, kl_weight=0.0, node_rate=0.0)
+    method = isf.attach(tiny(), spec, examples=10)
     average = method.rule.average
     average.average.uniform_()
     average.weight.fill_(1.0)
@@ -72,8 +95,8 @@ def test_contrast_leaves_a_layer_alone_of_which_nothing_is_known(tiny, batch):
     method.rule.sweep()
     q = method.drop_probability()
     torch.testing.assert_close(q.pop("head"), torch.full_like(method.parts.mean("head"), 0.2))
-    pulls = torch.cat([torch.logit(each).flatten() for each in q.values()]) - torch.logit(torch.tensor(0.2))
-    assert float(pulls.mean()) == pytest.approx(0, abs=1e-6)
+    z = torch.cat([torch.logit(each).flatten() for each in q.values()])  # by the others alone
+    assert float(z.std(correction=0)) == pytest.approx(3.0, rel=1e-6)
 
 
 def test_a_weight_that_earns_its_keep_twice_pays_for_its_own_noise_too(tiny):
@@ -95,9 +118,9 @@ def test_a_weight_that_earns_its_keep_twice_pays_for_its_own_noise_too(tiny):
     assert float(slope) == pytest.approx(-float(pull.sum()), rel=1e-6)
 
 
-@pytest.mark.parametrize(("delta", "lowest"), [(0.3, 0.1), (0.05, 0.05), ((0.3, 0.05), (0.1, 0.05))])
+@pytest.mark.parametrize(("delta", "lowest"), [(0.3, 0.1), (0.05, 0.065), ((0.3, 0.05), (0.1, 0.065))])
 def test_no_evidence_takes_q_below_the_floor(tiny, delta, lowest):
-    """Where the sweep stays above it q is as ever; below, it is the smaller of floor and delta, by replica."""
+    """Where the sweep stays above it q is as ever; below, it is the smaller of floor and 1.3 delta, by replica."""
     found = {}
     for floor in (0.0, 0.1):
         torch.manual_seed(0)

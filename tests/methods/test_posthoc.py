@@ -77,7 +77,7 @@ def test_weights_and_structure_stay_and_passes_differ(digits, trained, tmp_path)
 def test_fisher_is_the_mean_over_all_examples_of_the_loader(digits, trained):
     batches = [(x[:n].double(), y[:n]) for n, (x, y) in zip((7, 7, 3), digits[0], strict=False)]
     plain = copy.deepcopy(trained).double()
-    handle = fit_posterior(copy.deepcopy(plain), batches, isf.Ising(delta=0.3))
+    handle = fit_posterior(copy.deepcopy(plain), batches, isf.Ising(delta=0.3, evidence_weight=10.0, node_rate=0.0))
     assert handle.examples == 17
     wanted = dict.fromkeys(handle.curvature(), 0.0)
     for x, y in batches:

@@ -83,7 +83,8 @@ def put_method_on(
     for number, (name, layer) in enumerate(layers.items()):
         parts.posteriors[name] = Posterior(
             weight_of(layer), noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, own_variance=method.own_variance,
+            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, by_example=method.by_example,
+            own_variance=method.own_variance,
         )  # fmt: skip
         put_on(layer, parts.posteriors[name])
     rate = method.embedding_drop()

@@ -110,6 +110,7 @@ def attach_as(
     together: bool = True,
 ) -> Attached:
     """Put a method on a model whose topology is known; the other arguments are those of `attach`."""
+    method = method.settled(examples)
     every = maskable_layers(model)
     layers = {name: every[name] for name in topology.layers}
     noise = _noise(next(iter(layers.values())), seeds, together)
@@ -118,7 +119,8 @@ def attach_as(
         weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
             weight, noise_sd=method.noise_sd(weight.shape[-1]), sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, own_variance=method.own_variance,
+            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, by_example=method.by_example,
+            own_variance=method.own_variance,
         )  # fmt: skip
     rate = method.embedding_drop()
     if rate is not None:

@@ -1,7 +1,8 @@
 """When curvature is taken in and when q is swept, for an attached `Ising`.
 
 Every so many steps (`measure_every`) the backward pass, or an extra one, adds to a running mean of h. Every `refresh`
-steps the mean is brought up to date and, once the warm-up is over, q is swept.
+steps the mean is brought up to date and, once the warm-up is over, q is swept. Of what the sweep says a share is in use
+that rises to all of it (`ramp`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ..ising import stationary_sweep, sweep
 from ..nn.vit import ViT
 from .base_rate import GivenDelta, LearnedDelta
 from .distributed import add_up_curvature, total
-from .measure import measure
+from .measure import check_finite, measure
 from .method import Parts, Rule
 from .news import News
 from .pieces import Piece
 from .pull import Pull, own_variance
+from .ramp import Ramp
 from .sharded import add_up_counts, agreed, cut_average, own_squares, sweep_pieces
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 RIDERS = ("fisher", "expand")
 RIDER_EVERY = 2
 EXTRA_PASS_EVERY = 10
+FLOOR_OVER_DELTA = 1.3
+"""No floor lifts q above so many times delta: who asks for little noise gets little."""
 
 
 class IsingRule(Rule):
@@ -39,7 +43,7 @@ class IsingRule(Rule):
 
     has_mask_prior = True
 
-    def __init__(self, spec: Ising, parts: Parts, *, examples: float, warmup: int) -> None:
+    def __init__(self, spec: Ising, parts: Parts, *, examples: float, warmup: int, ramp: int = 0) -> None:
         self.spec, self.parts, self.examples, self.warmup = spec, parts, examples, warmup
         self.average = CurvatureAverage(parts.drops(), spec.average)
         self.rides = spec.evidence != "none" and spec.curvature in RIDERS
@@ -61,6 +65,7 @@ class IsingRule(Rule):
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
         self._news = News()
         first = next(iter(parts.posteriors.values())).drop
+        self.ramp = Ramp(ramp, first)
         self.base = LearnedDelta(spec.delta, first) if spec.learn_delta else GivenDelta(spec.delta)
         squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
@@ -74,6 +79,7 @@ class IsingRule(Rule):
 
     def begin(self) -> None:
         """During a warm-up nothing is dropped; without one q starts where it rests without evidence."""
+        self.ramp.reach(0, next(iter(self.parts.posteriors.values())).drop)
         self.sweep()
         if self.warmup:
             for part in self.parts.posteriors.values():
@@ -188,6 +194,7 @@ class IsingRule(Rule):
         if due or first:
             self.seen.zero_()
             self._counted = 0
+            self.ramp.reach(step, next(iter(self.parts.posteriors.values())).drop)
             self._refresh(sweeping=swept)
         self._watch_next(step + 1)
         return swept
@@ -251,14 +258,7 @@ class IsingRule(Rule):
             self.spec.curvature, self.parts.model, self.last_inputs, self.parts.likelihood,
             replica_axes=self.replica_axes, targets=targets,
         )  # fmt: skip
-        for name, value in h.items():
-            # A GPU would have to be waited for: there what is not finite stays NaN, as does the loss, which whoever
-            # trains looks at.
-            if value.device.type == "cpu" and not bool(value.sum().isfinite()):
-                raise FloatingPointError(
-                    f"curvature {self.spec.curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at "
-                    "the learning rate, the inputs and the loss"
-                )
+        check_finite(h, self.spec.curvature)
         for name, value in h.items():
             self.average.add(name, value, terms)
 
@@ -276,12 +276,14 @@ class IsingRule(Rule):
         layers = parts.posteriors
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
-        lowest = delta.clamp_max(spec.floor) if isinstance(delta, Tensor) else min(delta, spec.floor)
+        most = FLOOR_OVER_DELTA * delta
+        lowest = most.clamp_max(spec.floor or 0.0) if isinstance(most, Tensor) else min(most, spec.floor or 0.0)
         for name, part in layers.items():
             if spec.floor:
                 part.drop.clamp_(min=lowest)
             if part.variance is not None:
                 part.variance.copy_(own_variance(self, name))
+        self.ramp.scale(part.drop for part in layers.values())
 
     def synchronise(self) -> None:
         """What was measured since the last refresh, shared out equally."""

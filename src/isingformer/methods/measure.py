@@ -129,3 +129,17 @@ def _drawn_labels(outputs: Tensor, likelihood: Likelihood, parts: Mapping[str, P
     return torch.stack(
         [likelihood.sample(own, generator.manual_seed(key)) for own, key in zip(outputs, keys, strict=True)]
     )
+
+
+def check_finite(h: Mapping[str, Tensor], curvature: str) -> None:
+    """Raise where a measured h is NaN or infinite, on a CPU.
+
+    A GPU would have to be waited for: there what is not finite stays NaN, as does the loss, which whoever trains looks
+    at.
+    """
+    for name, value in h.items():
+        if value.device.type == "cpu" and not bool(value.sum().isfinite()):
+            raise FloatingPointError(
+                f"curvature {curvature!r} of layer {name!r} is NaN or infinite; q is as it was. Look at the learning "
+                "rate, the inputs and the loss"
+            )

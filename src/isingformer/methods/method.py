@@ -182,6 +182,10 @@ class Method(ABC):
         """kl_weight as used."""
         return DEFAULT_KL_WEIGHT if self.kl_weight is None else self.kl_weight
 
+    def settled(self, examples: float) -> Method:
+        """The settings as numbers, where some follow from the number of training examples; see `Ising`."""
+        return self
+
     def check_plan(self, steps: int | None) -> None:  # noqa: B027
         """Raise where the settings need to know more of the plan than is known."""
 
@@ -193,6 +197,11 @@ class Method(ABC):
     def shared_rate(self) -> float:
         """Up to which rate one number a node decides for the masks of its outgoing weights."""
         return 0.0
+
+    @property
+    def by_example(self) -> bool:
+        """Whether nodes that `local` sampling drops are dropped for a whole example, not token by token."""
+        return False
 
     @property
     def own_variance(self) -> bool:

@@ -7,30 +7,42 @@ exactly a kept weight is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..ising import evidence, slab_cost_beyond, slab_minus_spike
+from ..ising import evidence, logit, slab_cost_beyond, slab_minus_spike
 from .pieces import total_of
 
 if TYPE_CHECKING:
     from .ising_rule import IsingRule
 
 
+NEXT_TO_NOTHING = 1e-9
+"""Of the mean evidence: less than that counts as that much, so that every weight has a logarithm."""
+FARTHEST = 6.0
+"""Standard deviations: no weight is farther out."""
+
+
 class Pull(Mapping[str, Tensor]):
     """What adds to the prior field, computed layer by layer when the sweep asks, so that it is never held whole.
 
-    evidence_weight * evidence, or where `contrast` is set
-    contrast * (1 - evidence / mean evidence of all weights)
+    evidence_weight * evidence, or with a contrast c
+
+        logit(delta) (sqrt(1 + pi c^2 / 8) - 1) - c z,    z = (log e - mean of log e) / sd of log e,
+
+    e the evidence with its sign turned, mean and sd over all weights of the network. Were z a standard normal number,
+    the mean of q over the weights would be delta, to a percent, for any c.
     """
 
     def __init__(self, rule: IsingRule) -> None:
         self.rule = rule
-        self.mean = self._mean_evidence() if rule.spec.contrast else None
-        """Over all weights, ``[*R, 1, 1]``; 0 where nothing was measured."""
+        self.middle = self.spread = self.tiny = torch.zeros(())
+        """Mean and sd of log e, ``[*R, 1, 1]``, and the least e that counts; unused where there is no contrast."""
+        if rule.spec.contrast:
+            self._weigh()
 
     def _evidence(self, name: str, mean: Tensor) -> Tensor:
         rule = self.rule
@@ -39,25 +51,40 @@ class Pull(Mapping[str, Tensor]):
     def _own_mean(self, name: str) -> Tensor:
         return self.rule.parts.own_mean(name).to(self.rule.average.average.dtype)
 
-    def _mean_evidence(self) -> Tensor:
-        parts = self.rule.parts
+    def _log(self, name: str) -> Tensor:
         # An estimate of h may be negative; a weight that is worse than useless is useless here.
-        own = [self._evidence(name, self._own_mean(name)).clamp_max(0).sum((-2, -1)) for name in self]
-        total = torch.stack(own).sum(0)[..., None, None]
+        worth = self._evidence(name, self._own_mean(name)).neg_().clamp_min_(0)
+        return worth.add_(self.tiny).clamp_min_(torch.finfo(worth.dtype).tiny).log_()
+
+    def _weigh(self) -> None:
+        self.tiny = -NEXT_TO_NOTHING * self._mean(lambda name: self._evidence(name, self._own_mean(name)).clamp_max_(0))
+        self.middle = self._mean(self._log)
+        self.spread = self._mean(lambda name: self._log(name).sub_(self.middle).square_()).sqrt()
+
+    def _mean(self, of: Callable[[str], Tensor]) -> Tensor:
+        """Over the weights of all layers that something is known of, ``[*R, 1, 1]``; 0 where there are none."""
+        parts, known = self.rule.parts, {name: _measured(self.rule, name) for name in self}
+        own = [torch.where(known[name], of(name).sum((-2, -1), keepdim=True), 0.0) for name in self]
         sizes = {name: math.prod(part.shape[-2:]) for name, part in parts.posteriors.items()}
-        weights = torch.stack([size * _measured(self.rule, name) for name, size in sizes.items()]).sum(0)
+        weights = torch.stack([size * known[name] for name, size in sizes.items()]).sum(0)
+        total = torch.stack(own).sum(0)
         return (total_of(total) if parts.pieces else total) / weights.clamp_min(1)
+
+    def _by_weight(self, name: str, mean: Tensor) -> Tensor:
+        return self._evidence(name, mean).mul_(self.rule.spec.weight_of_evidence)
+
+    def _by_contrast(self, name: str) -> Tensor:
+        c, rule = self.rule.spec.contrast or 0.0, self.rule
+        log = self._log(name)
+        z = log.sub_(self.middle).div_(self.spread.clamp_min(1e-6)).clamp_(-FARTHEST, FARTHEST)
+        rest = logit(rule.base.at(z)) * (math.sqrt(1 + math.pi * c**2 / 8) - 1)
+        return torch.where(_measured(rule, name) & (self.tiny > 0), rest - c * z, 0.0)
 
     def __getitem__(self, name: str) -> Tensor:
         rule, spec = self.rule, self.rule.spec
         mean = self._own_mean(name)
         fan_in = rule.parts.posteriors[name].shape[-1]
-        pull = self._evidence(name, mean)
-        if self.mean is None:
-            pull = pull.mul_(spec.weight_of_evidence)
-        else:
-            known = _measured(rule, name) & (self.mean < 0)
-            pull = torch.where(known, spec.contrast * (1 - pull.clamp_max(0) / self.mean), 0.0)
+        pull = self._by_contrast(name) if spec.contrast else self._by_weight(name, mean)
         if spec.spike_slab:
             widths = {
                 "noise_sd": spec.noise_sd(fan_in),

@@ -49,7 +49,8 @@ def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
 def undropped(companion: Tensor, odds: Tensor) -> Tensor:
     """A companion in which the squares of a pass with dropped nodes come out as if none had been dropped, on average.
 
-    A dropped node leaves no square, so those of the others count 1 / (1 - a_j). It is exact for a single token.
+    A dropped node leaves no square, so those of the others count 1 / (1 - a_j). It is exact for a single token, and
+    where all tokens of an example lose the same nodes.
 
     Args:
         companion: ``[*R, out * in + 2]``, see `curvature.linear`.

@@ -54,6 +54,7 @@ class Posterior(nn.Module):
         layer: this layer's number, which tells its noise from the others'.
         tied: one mask for all the outgoing weights of an input node (node dropout) instead of one a weight.
         node_rate: up to which rate one number a node decides for the masks of its outgoing weights.
+        by_example: whether nodes that `local` drops are dropped for a whole example, all its tokens alike.
         own_variance: whether kept weights have a variance v of their own, 0 to begin with.
     """
 
@@ -76,6 +77,7 @@ class Posterior(nn.Module):
         layer: int,
         tied: bool = False,
         node_rate: float = 0.0,
+        by_example: bool = False,
         own_variance: bool = False,
     ) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Posterior(nn.Module):
         self.sampling = sampling
         self.noise = noise
         self.register_buffer("layer", _number(layer, weight), persistent=False)
-        self.tied, self.node_rate = tied, node_rate
+        self.tied, self.node_rate, self.by_example = tied, node_rate, by_example
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
@@ -181,9 +183,10 @@ class Posterior(nn.Module):
         return self._product(x * self._kept_nodes(x, self.whole()[..., :1, :]), self._with_noise(weight), bias)
 
     def _kept_nodes(self, x: Tensor, q: Tensor) -> Tensor:
-        """Which nodes are kept, of every example and token: bool like x, for q ``[*R, 1, in]``."""
-        q = over_tokens(q, x)
-        return self.noise.uniform(x.shape, q, self.layer) >= q
+        """Which nodes are kept, of every example and token, or example: bool that meets x, for q ``[*R, 1, in]``."""
+        q, examples = over_tokens(q, x), len(self.shape) - 1
+        shape = (*x.shape[:examples], *q.shape[examples:]) if self.by_example else x.shape
+        return self.noise.uniform(shape, q, self.layer) >= q
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, odds: Tensor | None = None) -> Tensor:
         measured = (self.training and self.measuring) or self.measure_expected
