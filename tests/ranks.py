@@ -22,12 +22,25 @@ from isingformer.train.processes import data_parallel
 
 RANKS, BATCH, STEPS = 2, 12, 6
 METHODS = {
-    "fisher": isf.Ising(refresh=2, warmup=2, sampling="mask", measure_every=1, node_rate=0.1, laplace_noise=0.1),
+    "fisher": isf.Ising(
+        refresh=2,
+        warmup=2,
+        sampling="mask",
+        measure_every=1,
+        node_rate=0.1,
+        floor=0.0,
+        laplace_noise=0.1,
+        evidence_weight=10.0,
+    ),  # fmt: skip
     "contrast": isf.Ising(
         refresh=2, warmup=0, sampling="mask", measure_every=1, contrast=2.0, floor=0.05, learn_delta=0.2
     ),
-    "expand": isf.Ising(refresh=3, warmup=0, sampling="mask", curvature="expand", spike_slab=True),
-    "lm by epoch": isf.Ising(refresh="epoch", warmup=0, sampling="mask", curvature="lm", two_way=True),
+    "expand": isf.Ising(
+        refresh=3, warmup=0, sampling="mask", curvature="expand", spike_slab=True, evidence_weight=10.0, node_rate=0.0
+    ),
+    "lm by epoch": isf.Ising(
+        refresh="epoch", warmup=0, sampling="mask", curvature="lm", two_way=True, evidence_weight=10.0
+    ),
     "dropconnect": isf.DropConnect(p=0.3, sampling="mask"),
 }
 
@@ -110,7 +123,9 @@ def own_masks(rank):
 def uneven(rank):
     """Curvature of a batch cut unevenly, 3 and 9, with the weights held; a refresh once 24 examples were seen."""
     model = network()
-    method = attached(model, isf.Ising(refresh="epoch", warmup=0, sampling="mask", measure_every=1), seeds=5)
+    method = attached(
+        model, isf.Ising(refresh="epoch", warmup=0, sampling="mask", measure_every=1, node_rate=0.0), seeds=5
+    )
     found, part = {}, slice(0, 3) if rank == 0 else slice(3, BATCH)
     for number, (x, y) in enumerate(batches(2)):
         found[f"q {number}"] = method.drop_probability()["last"]

@@ -89,7 +89,7 @@ def trained(digits):
     torch.manual_seed(0)
     (x, y), _ = digits
     model = isf.ViT(image_size=8, channels=1, patch=4, width=32, depth=2, heads=4, mlp=48, classes=10)
-    handle = isf.attach(model, isf.Ising(delta=0.1, warmup=20), examples=len(x))
+    handle = isf.attach(model, isf.Ising(delta=0.1, warmup=20, evidence_weight=10.0, node_rate=0.0), examples=len(x))
     optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
     for step in range(240):
         rows = torch.randint(len(x), (64,))

@@ -29,7 +29,7 @@ def test_its_expected_network_is_the_masked_model(tiny, batch, attached, random_
     assert (compact(x) - reference).abs().max() < 1e-10
     assert (remove(model, selection)(x) - reference).abs().max() < 1e-10
     handle, old = isf.attached_to(compact), isf.attached_to(model)
-    assert (handle.method, handle.steps, handle.examples) == (method, old.steps, 50)
+    assert (handle.method, handle.steps, handle.examples) == (method.settled(50), old.steps, 50)
 
 
 def test_q_prior_noise_and_curvature_are_those_of_what_remains(tiny, attached, random_selection):

@@ -92,10 +92,10 @@ def test_evidence_weight_and_kl_weight_are_one_number(given, wanted):
 
 @pytest.mark.parametrize(
     "examples, wanted",
-    [(100, (0.1, 1 / 15, 0.065)), (300, (0.1, 0.2, 0.0975)), (6000, (0.5 * 0.002**0.5, 4.0, 0.13 * 60 / 61))],
+    [(100, (0.1, 1 / 900, 0.065)), (300, (0.1, 0.01, 0.0975)), (6000, (0.5 * 0.002**0.5, 4.0, 0.13 * 60 / 61))],
 )
 def test_what_is_left_open_follows_from_the_number_of_examples(examples, wanted):
-    """kl_weight = sqrt(3 / N) up to 0.1, contrast = N / 1500 up to 4, node_rate = floor = 0.13 N / (N + 100)."""
+    """kl_weight = sqrt(3 / N) up to 0.1, contrast = (N / 3000)^2 up to 4, node_rate = floor = 0.13 N / (N + 100)."""
     settled = isf.Ising().settled(examples)
     assert (settled.kl_weight, settled.contrast, settled.node_rate) == pytest.approx(wanted)
     assert settled.floor == settled.node_rate and settled.settled(10 * examples) == settled

@@ -20,7 +20,7 @@ Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
 DEFAULT_WARMUP, DEFAULT_RAMP = 0.05, 0.3
 MOST_NODE_NOISE, HALF_OF_IT_AT = 0.13, 100
 """node_rate is the first times N / (N + the second); docs/log.md has the trials that these rules come from."""
-MOST_CONTRAST, EXAMPLES_A_CONTRAST = 4.0, 1500
+MOST_CONTRAST, CONTRAST_OF_ONE_AT = 4.0, 3000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Ising(Method):
             sqrt(3 / N), at most 0.1.
         contrast: how far the evidence parts the weights of a network, by its logarithm: in place of evidence_weight *
             evidence the field gets -contrast z, z the weight's log evidence in standard deviations from the network's
-            mean, and what keeps the mean of q at delta (`methods/pull.py`). 0: evidence as it is. None: N / 1500, at
-            most 4; 0 where `evidence_weight` is given.
+            mean, and what keeps the mean of q at delta (`methods/pull.py`). 0: evidence as it is. None: (N / 3000)^2,
+            at most 4; 0 where `evidence_weight` is given.
         floor: q stays at or above the smaller of this and 1.3 delta: noise that no evidence takes away. Evidence
             measured on the training examples frees the very weights that the network overfits with. None: `node_rate`.
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
@@ -138,7 +138,8 @@ class Ising(Method):
         """The paper as printed: its field, coupling 2, evidence -N h by its recursion, a refresh an epoch, NLL only."""
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="curvature", curvature="lm",
-            sampling="mask", refresh="epoch", average=0.0, centred=False, contrast=0.0, node_rate=0.0, ramp=0,
+            sampling="mask", refresh="epoch", average=0.0, centred=False, contrast=0.0, node_rate=0.0, floor=0.0,
+            ramp=0,
         )  # fmt: skip
 
     @classmethod
@@ -161,7 +162,7 @@ class Ising(Method):
 
     def _contrast(self, examples: float) -> float:
         literal = self.evidence == "none" or self.evidence_weight is not None
-        return 0.0 if literal else min(MOST_CONTRAST, examples / EXAMPLES_A_CONTRAST)
+        return 0.0 if literal else min(MOST_CONTRAST, (examples / CONTRAST_OF_ONE_AT) ** 2)
 
     @property
     def weight_of_evidence(self) -> float:

@@ -184,7 +184,7 @@ class IsingRule(Rule):
         if refresh == "epoch":
             self._count_together()
         due = int(self.seen) >= self.examples if refresh == "epoch" else (step - self.warmup) % int(refresh) == 0
-        first = step == self.warmup
+        first = step in (self.warmup, self.ramp.steps)  # a short training has no other refresh after it
         if self.extra and (due or first or step % self.every == 0):
             if self.spec.curvature == "lm":  # the others draw from generators, which no graph repeats
                 self.launch("measure", functools.partial(self._measure, None))
