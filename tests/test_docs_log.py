@@ -4,12 +4,27 @@ python tests/test_docs_log.py        prints the tables for the page
 """
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/log.md").read_text(encoding="utf-8")
+SIDE_BY_SIDE = ROOT / "results/trials-nodes.json"
+CHOSEN = (
+    "nodes 0.1 by token, blocks only", "nodes 0.1 by token", "nodes 0.1 by example", "nodes 0.2 by token",
+    "nodes 0.2 by example", "dropconnect 0.1", "dropconnect 0.5", "nodes 0.1 by example, laplace_noise 0.03",
+    "nodes 0.1 by example, kl 0.03", "nodes 0.1 by token, blocks only, kl 0.03", "nodes 0.1 by example, ramp 0.5",
+    "nodes 0.1 by example, weights 0.5, ramp 0.5",
+    "nodes 0.1 by example, contrast 0.5 by z, delta 0.45, kl sqrt(3 / N), ramp 0.3",
+    "nodes 0.1 by example, learned from held-out images to the end",
+    "nodes 0.1 by example, contrast 4 by root of e / mean, delta 0.1",
+    "nodes 0.1 by example, contrast 4 by root of e / mean, delta 0.5",
+    "nodes 0.1 by example, kl sqrt(3 / N), ramp 0.3",
+    "nodes 0.13 by example, contrast 4 by z, delta 0.1, kl sqrt(3 / N), ramp 0.3",
+    "nodes 0.13 by example, contrast 4 by z, delta 0.5, kl sqrt(3 / N), ramp 0.3",
+)  # fmt: skip
 TABLES = {name: ROOT / f"results/trials-{name}.json" for name in ("evidence", "warmup", "h200", "small")}
 
 
@@ -26,11 +41,36 @@ def table(file):
     return "\n".join(lines) + "\n"
 
 
+def side_by_side():
+    """A row a setting, a column a cell: NLL / accuracy / calibration error, the mean of all rows that there are."""
+    rows = json.loads(SIDE_BY_SIDE.read_text(encoding="utf-8"))["rows"]
+    order = ["mnist", "fashion-mnist", "cifar10", "cifar100"]
+    cells = sorted(
+        {(row["data"], row["size"]) for row in rows}, key=lambda cell: (cell[1] > 1000, order.index(cell[0]))
+    )
+    head = ["tried", *(f"{data} {size}" for data, size in cells)]
+    lines = [head, ["---"] * len(head)]
+    for tried in CHOSEN:
+        line = [tried]
+        for cell in cells:
+            own = [row for row in rows if (row["data"], row["size"]) == cell and row["tried"] == tried]
+            figures = [statistics.fmean(row[name] for row in own) for name in ("nll", "accuracy", "ece") if own]
+            line.append(" / ".join(f"{figure:.3f}" for figure in figures) or "–")
+        assert len(set(line[1:])) > 1, f"nothing of {tried}"
+        lines.append(line)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def test_settings_side_by_side_are_those_of_the_results():
+    assert PAGE.split("<!-- nodes:begin -->\n")[1].split("<!-- nodes:end -->")[0] == side_by_side()
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_the_figures_are_those_of_the_results(name):
     assert PAGE.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0] == table(TABLES[name])
 
 
 if __name__ == "__main__":
+    print(side_by_side())
     for file in TABLES.values():
         print(table(file))
