@@ -3,29 +3,36 @@
     isingformer study benchmarks/paper.toml --out studies/paper
     python benchmarks/paper_results.py keep studies/paper results/paper
     python benchmarks/paper_results.py page results/paper docs/results.md
+    python benchmarks/paper_results.py restore results/paper studies/paper
 
-`keep` writes the study's tables and `about.json` (plan, checksums of the data, and how many trainings were made on what
-hardware, by which commit and command), finished or not. `page` writes anew what stands between the marks of the page.
+`keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
+trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
+between the marks of the page, from one folder or several: a cell is taken from the first that has it. `restore` makes
+the study's folder anew on another machine, where the same command then goes on.
 """
 
 import argparse
 import collections
 import csv
+import gzip
 import json
 import statistics
 from pathlib import Path
 
-from isingformer._files import write_json, write_text
+from isingformer._files import renamed, write_json, write_text
 from isingformer.study import Store
 from isingformer.study.compare import verdicts
 from isingformer.study.paper import paper_number
-from isingformer.study.record import Cell
+from isingformer.study.plan import Plan
+from isingformer.study.record import Cell, Record
 from isingformer.study.summary import DATASETS, cell_order
 from isingformer.study.tables import write_tables
 
 SIMPLE, COMPLEX = ("mnist", "fashion-mnist"), ("cifar10", "cifar100")
 SMALL = (250, 300)
 ISINGS = ("ising-paper", "ising-paper-obd", "ising")
+RIVALS = ("dropout", "dropconnect")
+RECORDS = "records.jsonl.gz"
 
 
 def keep(study, folder):
@@ -42,7 +49,30 @@ def keep(study, folder):
         "made": [{**json.loads(how), "trainings": count} for how, count in sorted(made.items())],
         "data": fingerprints, "plan": plan.to_json(), "verdicts": list(verdicts(records)),
     }  # fmt: skip
+    lines = "".join(json.dumps(record.to_json(), sort_keys=True) + "\n" for record in records)
+    with renamed(folder / RECORDS) as temporary:
+        temporary.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
     write_json(folder / "about.json", about)
+
+
+def restore(folder, study):
+    """The study's folder as it was when `keep` was called."""
+    folder = Path(folder)
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    if not (folder / RECORDS).is_file():
+        raise ValueError(f"{folder} has no {RECORDS}: it was kept without its records, and cannot be taken up again")
+    store = Store.open(study, Plan.from_json(about["plan"]))
+    for label, fingerprint in about["data"].items():
+        store.check_data(label, fingerprint)
+    for line in gzip.decompress((folder / RECORDS).read_bytes()).decode().splitlines():
+        store.add(Record.from_json(json.loads(line)))
+
+
+def read_all(folders):
+    """([about.json of each], the cells of all): a cell is taken from the first folder that has it."""
+    found = [read(folder) for folder in folders]
+    cells = {cell: values for _, own in reversed(found) for cell, values in own.items()}
+    return [about for about, _ in found], dict(sorted(cells.items(), key=lambda item: cell_order(item[0])))
 
 
 def read(folder):
@@ -66,20 +96,55 @@ def with_sd(cells, cell, score):
     return f"{mean(cells, cell, score):.3f} ({statistics.stdev(cells[cell][score]):.3f})"
 
 
-def where(about, cells):
+def where(abouts, cells):
     """One paragraph: how much of the grid there is, and where it was made."""
-    machines = sorted({f"{made['hardware']}, torch {made['torch']}" for made in about["made"]})
-    commits = sorted({made["commit"] for made in about["made"]})
+    every = [made for about in abouts for made in about["made"]]
+    machines = sorted({f"{made['hardware']}, torch {made['torch']}" for made in every})
+    commits = sorted({made["commit"] for made in every})
     methods = ", ".join(f"`{method}`" for method in dict.fromkeys(cell.method for cell in cells))
+    trainings, planned = sum(len(values["nll"]) for values in cells.values()), max(a["planned"] for a in abouts)
     return (
-        f"{about['trainings']:,} of {about['planned']:,} trainings, of {methods}; {'; '.join(machines)}; "
+        f"{trainings:,} of {planned:,} trainings, of {methods}; {'; '.join(machines)}; "
         f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}.\n"
     )
 
 
-def spoken(about, cells):
-    """The study's own verdicts about the paper."""
-    return "".join(f"- {line}\n" for line in about["verdicts"] if "paper" in line)
+def spoken(abouts, cells):
+    """The studies' own verdicts about the paper."""
+    lines = dict.fromkeys(line for about in abouts for line in about["verdicts"] if "paper" in line)
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def goals(abouts, cells):
+    """How often `ising` is better than both others at the same rate, and than the paper says its method is."""
+    whole = [
+        (cell, [Cell(cell.dataset, cell.size, rival, cell.rate) for rival in RIVALS])
+        for cell in cells
+        if cell.method == "ising"
+    ]
+    whole = [(cell, rivals) for cell, rivals in whole if all(rival in cells for rival in rivals)]
+    if not whole:
+        return "Nothing of `ising` has been trained yet.\n"
+
+    def lower(score):
+        return sum(all(mean(cells, cell, score) < mean(cells, r, score) for r in rivals) for cell, rivals in whole)
+
+    def near(cell, rivals):
+        better = max(rivals, key=lambda rival: mean(cells, rival, "accuracy"))
+        slack = statistics.stdev(cells[better]["accuracy"])
+        return mean(cells, cell, "accuracy") >= mean(cells, better, "accuracy") - slack
+
+    theirs = [(cell, paper_number(cell)) for cell, _ in whole]
+    theirs = [(cell, number) for cell, number in theirs if number and number.comparable]
+    above = sum(mean(cells, cell, "accuracy") > number.means["accuracy"] for cell, number in theirs)
+    rows = [
+        ["NLL lower than that of both at the same rate", f"{lower('nll')} of {len(whole)}"],
+        ["ECE lower than that of both", f"{lower('ece')} of {len(whole)}"],
+        ["accuracy higher than the better one's, or within one of its standard deviations below",
+         f"{sum(near(*one) for one in whole)} of {len(whole)}"],
+        ["accuracy higher than the paper's for its method", f"{above} of {len(theirs)}"],
+    ]  # fmt: skip
+    return table(["`ising` against dropout and dropconnect", "cells"], rows)
 
 
 def table(head, rows):
@@ -96,7 +161,7 @@ def by_method(cells, entry):
     return table(["data", "images", "rate", *methods], rows)
 
 
-def accuracies(about, cells):
+def accuracies(abouts, cells):
     """Ours / the paper's."""
 
     def entry(cell):
@@ -108,7 +173,7 @@ def accuracies(about, cells):
     return by_method(cells, entry)
 
 
-def calibrations(about, cells):
+def calibrations(abouts, cells):
     """NLL / ECE / confidence minus accuracy."""
 
     def entry(cell):
@@ -119,7 +184,7 @@ def calibrations(about, cells):
     return by_method(cells, entry)
 
 
-def claims(about, cells):
+def claims(abouts, cells):
     """The paper's claims in words, each as a count of cells in which it holds."""
 
     def holds(claim, chosen, test):
@@ -168,33 +233,36 @@ def claims(about, cells):
 
 
 PARTS = {
-    "made": where, "verdicts": spoken, "accuracy": accuracies, "calibration": calibrations, "claims": claims,
+    "made": where, "goals": goals, "verdicts": spoken, "accuracy": accuracies, "calibration": calibrations,
+    "claims": claims,
 }  # fmt: skip
 
 
-def filled(text, folder):
-    """The page with its generated parts made from a folder."""
-    about, cells = read(folder)
+def filled(text, *folders):
+    """The page with its generated parts made from one folder or several."""
+    abouts, cells = read_all(folders)
     for name, part in PARTS.items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
             raise ValueError(f"the page must have {begin.strip()} and {end} once each; put them where the part belongs")
         before, rest = text.split(begin)
-        text = before + begin + part(about, cells) + end + rest.split(end, 1)[1]
+        text = before + begin + part(abouts, cells) + end + rest.split(end, 1)[1]
     return text
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("keep", "page"))
-    parser.add_argument("source", type=Path)
+    parser.add_argument("what", choices=("keep", "page", "restore"))
+    parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("to", type=Path)
     args = parser.parse_args()
     try:
-        if args.what == "keep":
-            keep(args.source, args.to)
+        if args.what == "page":
+            write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
+        elif len(args.source) > 1:
+            raise ValueError(f"{args.what} takes one folder, got {len(args.source)}")
         else:
-            write_text(args.to, filled(args.to.read_text(encoding="utf-8"), args.source))
+            {"keep": keep, "restore": restore}[args.what](args.source[0], args.to)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

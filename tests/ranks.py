@@ -31,7 +31,7 @@ METHODS = {
         floor=0.0,
         laplace_noise=0.1,
         evidence_weight=10.0,
-    ),  # fmt: skip
+    ),
     "contrast": isf.Ising(
         refresh=2, warmup=0, sampling="mask", measure_every=1, contrast=2.0, floor=0.05, learn_delta=0.2
     ),

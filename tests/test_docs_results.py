@@ -80,3 +80,56 @@ def test_a_claim_is_counted_over_its_own_cells(paper_results, kept):
     names = {r.cell.name for r in records if r.cell.method == "dropout"}
     over = sum(sum(gap(r) for r in records if r.cell.name == name) > 0 for name in names)
     assert rows["dropout is overconfident"] == f"{over} of {len(names)}"
+
+
+def test_what_is_kept_can_be_taken_up_again_on_another_machine(paper_results, kept, tmp_path):
+    records, folder = kept
+    paper_results.restore(folder, tmp_path / "again")
+    first, again = Store(tmp_path / "study"), Store(tmp_path / "again")
+    assert again.records() == first.records() and len(again.records()) == len(records)
+    assert again.plan == first.plan and again.jobs(again.plan) == first.jobs(first.plan)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    paper_results.keep(tmp_path / "again", folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before  # the same bytes, gzip's too
+    (folder / paper_results.RECORDS).unlink()
+    with pytest.raises(ValueError, match="kept without its records"):
+        paper_results.restore(folder, tmp_path / "third")
+
+
+def test_a_cell_is_taken_from_the_first_folder_that_has_it(paper_results, kept, tmp_path):
+    _, folder = kept
+    plan = dataclasses.replace(read_plan(ROOT / "benchmarks" / "paper.toml"), replicas=4)
+    store = Store.open(tmp_path / "newer", plan)
+    newer = [
+        dataclasses.replace(record, scores={**record.scores, "nll": 7.0})
+        for record in study(datasets=("mnist",), sizes=(300,), methods=("dropout", "ising"))
+    ]
+    for record in newer:
+        store.add(record)
+    paper_results.keep(tmp_path / "newer", tmp_path / "kept newer")
+    _, own = paper_results.read(folder)
+    abouts, cells = paper_results.read_all([tmp_path / "kept newer", folder])
+    assert set(cells) == set(own) | {record.cell for record in newer}
+    for cell, values in cells.items():
+        assert (set(values["nll"]) == {7.0}) is ((cell.dataset, cell.size, cell.method) in {
+            ("mnist", 300, "dropout"), ("mnist", 300, "ising")
+        })  # fmt: skip
+    assert paper_results.where(abouts, cells).startswith(f"{sum(len(v['nll']) for v in cells.values())} of ")
+
+
+def test_goals_are_counted_by_means_and_by_the_better_rivals_spread(paper_results):
+    from isingformer.study.record import Cell
+
+    def cell(method, accuracies, nll, ece, rate=0.1):
+        key = Cell("mnist", 300, method, rate)
+        return {key: {"accuracy": accuracies, "nll": [nll] * 2, "ece": [ece] * 2}}
+
+    # The better rival has 0.51 (0.014); ising is below it by less, has the lowest NLL, and an ECE between them.
+    near = {**cell("dropout", [0.5, 0.52], 1.4, 0.04), **cell("dropconnect", [0.3, 0.3], 1.5, 0.06)}
+    near |= cell("ising", [0.49, 0.51], 1.3, 0.05)
+    # Here it is too far below, and worse than one rival in NLL; but the best in ECE and above the paper's 0.289.
+    far = {**cell("dropout", [0.5, 0.52], 1.4, 0.04, 0.5), **cell("dropconnect", [0.3, 0.3], 1.2, 0.06, 0.5)}
+    far |= cell("ising", [0.48, 0.5], 1.3, 0.01, 0.5)
+    found = re.findall(r"\| ([^|]+) \| (\d of \d) \|", paper_results.goals([], {**near, **far}))
+    assert [count for _, count in found] == ["1 of 2", "1 of 2", "1 of 2", "2 of 2"]
+    assert "yet" in paper_results.goals([], {key: v for key, v in near.items() if key.method != "ising"})

@@ -189,3 +189,29 @@ def test_compiled_parts_compute_the_same(name, monkeypatch):
         torch.testing.assert_close(q, eager.method.drop_probability()[key], rtol=1e-8, atol=1e-8)
     found = [one.predict(corners().test, 3).samples for one in (compiled, eager)]
     torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [isf.Ising(refresh=2, delta=0.5, contrast=3.0), isf.Dropout(p=(0.6, 0.2))])
+def test_the_most_probable_network_has_zeros_where_q_is_above_a_half(method):
+    """By the unstacked network whose weights are set by hand; q is as it was afterwards."""
+    together = stacked(method, SEEDS[:2])
+    together.train()
+    images = corners().test
+    before = {name: q.clone() for name, q in together.method.drop_probability().items()}
+    found = together.probable(images)
+    assert all(torch.equal(q, before[name]) for name, q in together.method.drop_probability().items())
+    x = together._images(images)
+    zeros = 0
+    for place in range(2):
+        alone = isf.ViT(**together.network).double()
+        alone.load_state_dict({key: value[place] for key, value in together.model.state_dict().items()})
+        with torch.no_grad():
+            for name, q in before.items():
+                weight = alone.get_parameter(f"{name}.weight")
+                weight[q[place] > 0.5] = 0
+                zeros += int((weight == 0).sum())
+            masks = together.method.parts.node_masks
+            kept = (masks["embedded"].drop[place] <= 0.5) if masks else 1.0
+            alone.embedded.register_forward_hook(lambda module, args, output, kept=kept: output * kept)
+            torch.testing.assert_close(found[place], alone.eval()(x[place]).softmax(-1), rtol=1e-9, atol=1e-9)
+    assert zeros > 20

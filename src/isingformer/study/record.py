@@ -57,7 +57,8 @@ class Record:
     seed: int
     """Of the sample, the weights, the order and the noise: the same for every method of a (dataset, size)."""
     scores: dict[str, Any]
-    """`metrics.Scores.as_dict()`, the reliability table and risk-coverage points included."""
+    """`metrics.Scores.as_dict()`, the reliability table and risk-coverage points included, and `probable_accuracy`, of
+    the most probable network, whose weights are 0 where q > 1/2."""
     entropies: Entropies
     layers: dict[str, Layer]
     mean_q: float
@@ -72,7 +73,7 @@ class Record:
     seconds: float
     """Training time of the stack it was trained in, divided by its replicas."""
     settings: dict[str, Any]
-    """Of the method."""
+    """Of the method, with numbers for those that follow from the number of examples."""
     recipe: dict[str, Any]
     network: dict[str, Any]
     made: dict[str, Any]

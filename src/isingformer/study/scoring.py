@@ -38,6 +38,7 @@ def records_of(
     """
     found = stack.predict(images, plan.samples)
     probs, entropy, epistemic = (part.cpu() for part in (found.probs, found.entropy, found.epistemic))
+    probable = (stack.probable(images).argmax(-1).cpu() == images.y).double().mean(-1)  # [R]
     drops = {name: q.cpu() for name, q in stack.method.drop_probability().items()}
     records = []
     diverged = set(stack.diverged)
@@ -52,7 +53,7 @@ def records_of(
                 cell=cell,
                 replica=replica,
                 seed=stack.seeds[place],
-                scores=own.as_dict(),
+                scores={**own.as_dict(), "probable_accuracy": float(probable[place])},
                 entropies=entropies_of(entropy[place], probs[place].argmax(-1) == images.y, probs.shape[-1]),
                 layers=layers,
                 mean_q=float(whole.mean()),
@@ -63,7 +64,7 @@ def records_of(
                 classes=probs.shape[-1],
                 steps=stack.steps,
                 seconds=stack.seconds / len(stack),
-                settings=plan.method_for(cell).settings(),
+                settings=plan.method_for(cell).settled(cell.size).settings(),
                 recipe=stack.recipes[place].settings(),
                 network=stack.network,
                 made=made,

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..data import Dataset, Images, split_rows, standardise
 from ..methods import Method, attach
 from ..nn import clip_grad_norm_, stack
+from ..nn.masked import in_eval_mode
 from ..nn.noise import KeyedNoise
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
@@ -210,9 +211,31 @@ class Stack:
         norms = torch.stack([p.flatten(1).norm(dim=1) for p in self.model.parameters()]).norm(dim=0)  # [R]
         return (~(self.nll + norms).isfinite()).nonzero().flatten().tolist()
 
+    @torch.no_grad()
+    def probable(self, images: Images) -> Tensor:
+        """Probabilities of every replica's most probable network, whose masks are 1 where q > 1/2, ``[R, N, C]``."""
+        x, found = self._images(images), []
+        parts = self.method.parts
+        drops = [mask.drop for masks in (parts.posteriors, parts.node_masks) for mask in masks.values()]
+        before = [q.clone() for q in drops]
+        try:
+            for q in drops:
+                q.copy_(q > 0.5)
+            with self.autocast(), self._programs(compiled=False), in_eval_mode(self.model):
+                for part in x.split(max(1, IMAGES_AT_ONCE // len(self)), 1):
+                    found.append(self.likelihood.probabilities(self.model(part).to(self.dtype)))
+        finally:
+            for q, own in zip(drops, before, strict=True):
+                q.copy_(own)
+        return torch.cat(found, 1)
+
+    def _images(self, images: Images) -> Tensor:
+        """The same images for every replica, as it reads them, ``[R, N, C, H, W]``."""
+        return self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
+
     def predict(self, images: Images, samples: int) -> Prediction:
         """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""
-        x = self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
+        x = self._images(images)
         number, size = x.shape[1], None
         if self.captured:  # chunks of one size, for which one program is compiled
             chunks = math.ceil(number * len(self) / IMAGES_AT_ONCE)

@@ -29,6 +29,7 @@ LABELS = {
     "error_auroc_epistemic": "AUROC of errors, epistemic",
     "aurc": "AURC",
     "aurc_epistemic": "AURC, epistemic",
+    "probable_accuracy": "Accuracy, most probable network",
     "mean_q": "Mean q",
     "dropped": "Share dropped",
     "train_nll": "Training NLL",
@@ -43,7 +44,9 @@ DERIVED = ("overconfidence",)
 """Those that follow from the reliability table; all others are in the record's `scores`."""
 
 BETTER = {
-    **dict.fromkeys(("accuracy", "recall", "precision", "f1", "error_auroc", "error_auroc_epistemic"), "higher"),
+    **dict.fromkeys(
+        ("accuracy", "recall", "precision", "f1", "error_auroc", "error_auroc_epistemic", "probable_accuracy"), "higher"
+    ),
     **dict.fromkeys(("false_positive_rate", "nll", "brier", "ece", "aurc", "aurc_epistemic"), "lower"),
 }
 """Which direction is better; what is not here has none."""
