@@ -4,6 +4,7 @@ python tests/test_docs_log.py        prints the tables for the page
 """
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -68,6 +69,21 @@ def test_settings_side_by_side_are_those_of_the_results():
 @pytest.mark.parametrize("name", TABLES)
 def test_the_figures_are_those_of_the_results(name):
     assert PAGE.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0] == table(TABLES[name])
+
+
+def test_the_fashion_mnist_figures_are_those_of_the_results():
+    table = PAGE.split("<!-- fashion:begin -->")[1].split("<!-- fashion:end -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    results = json.loads((ROOT / "results/fashion-mnist.json").read_text())
+    assert len(rows) == len(results["rows"]) == 4 and results["settings"]["test_size"] == 5000
+    for (name, *cells), found in zip(rows, results["rows"], strict=True):
+        for part in re.findall(r"[\w.-]+", name.lower()):
+            assert part in found["setting"] or part == "="
+        assert cells == [f"{found[k]:.3f} ({found[k + '_sd']:.3f})" for k in ("accuracy", "nll", "ece")]
+    tried = {row["setting"]: row["nll"] for row in results["validation"]}
+    default, *others = (tried[name] for name in ("ising delta=0.1", "dropconnect p=0.1", "dropout p=0.1"))
+    assert f"validation NLL {default:.3f}, against {others[0]:.3f} and {others[1]:.3f}" in PAGE.replace("\n", " ")
+    assert len([name for name in tried if name.startswith("ising")]) == 5 and len(tried) == 8
 
 
 if __name__ == "__main__":

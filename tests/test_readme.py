@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -64,19 +65,17 @@ def test_the_costs_are_those_of_the_results():
         assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
 
 
-def test_the_fashion_mnist_figures_are_those_of_the_results():
-    table = README.split("<!-- fashion:begin -->")[1].split("<!-- fashion:end -->")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
-    results = json.loads((ROOT / "results/fashion-mnist.json").read_text())
-    assert len(rows) == len(results["rows"]) == 4 and results["settings"]["test_size"] == 5000
-    for (name, *cells), found in zip(rows, results["rows"], strict=True):
-        for part in re.findall(r"[\w.-]+", name.lower()):
-            assert part in found["setting"] or part == "="
-        assert cells == [f"{found[k]:.3f} ({found[k + '_sd']:.3f})" for k in ("accuracy", "nll", "ece")]
-    tried = {row["setting"]: row["nll"] for row in results["validation"]}
-    default, *others = (tried[name] for name in ("ising delta=0.1", "dropconnect p=0.1", "dropout p=0.1"))
-    assert f"validation NLL {default:.3f}, against {others[0]:.3f} and {others[1]:.3f}" in README
-    assert len([name for name in tried if name.startswith("ising")]) == 5 and len(tried) == 8
+def test_what_nodes_for_whole_examples_brought_is_in_the_results():
+    rows = json.loads((ROOT / "results/trials-nodes.json").read_text())["rows"]
+
+    def found(tried, score):
+        own = [row for row in rows if (row["data"], row["size"], row["tried"]) == ("fashion-mnist", 6000, tried)]
+        return statistics.fmean(row[score] for row in own)
+
+    defaults = "nodes 0.13 by example, contrast 4 by z, delta 0.1, kl sqrt(3 / N), ramp 0.3"
+    wanted = [found(f"nodes 0.1 by {kind}", score) for score in ("nll", "ece") for kind in ("token", "example")]
+    said = README.split("<!-- nodes:begin -->")[1].split("<!-- nodes:end -->")[0]
+    assert re.findall(r"0\.\d+", said) == [f"{value:.3f}" for value in (*wanted, found(defaults, "nll"))]
 
 
 def test_the_first_training_is_said_to_take_and_reach_what_it_did():
