@@ -122,7 +122,7 @@ class Ising(Method):
         check("floor", self.floor, 0 <= (self.floor or 0) < 1, "in [0, 1)")
         if self.contrast and (self.evidence == "none" or self.evidence_weight is not None):
             other = "evidence='none'" if self.evidence == "none" else f"evidence_weight={self.evidence_weight}"
-            raise ValueError(f"Ising: contrast weighs the evidence by its own mean; leave out contrast or {other}")
+            raise ValueError(f"Ising: contrast puts the evidence on a scale of its own; leave out contrast or {other}")
         for one, other in (("kl_weight", "evidence_weight"), ("evidence_weight", "kl_weight")):
             needed = self.evidence != "none" and not (self.contrast != 0 and other == "evidence_weight")
             if getattr(self, one) == 0 and getattr(self, other) is None and needed:

@@ -50,4 +50,4 @@ def named_method(name: str, rate: Rate | None = None, settings: Mapping[str, Any
         return dataclasses.replace(method, **(settings or {}))
     except TypeError as error:  # a word where a number should be
         given = ", ".join(f"{setting}={value!r}" for setting, value in (settings or {}).items())
-        raise ValueError(f"{name} cannot use {given}: {error}; its defaults are of the right types") from None
+        raise ValueError(f"{name} cannot use {given}: {error}; give a number where one is expected") from None
