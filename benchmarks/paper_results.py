@@ -8,7 +8,8 @@
 `keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
 trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
 between the marks of the page, from one folder or several: a cell is taken from the first that has it. `restore` makes
-the study's folder anew on another machine, where the same command then goes on.
+the study's folder anew on another machine, where the same command then goes on; of the first 340 trainings, which were
+kept without their records, there are the tables alone.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import collections
 import csv
 import gzip
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -102,7 +104,9 @@ def where(abouts, cells):
     machines = sorted({f"{made['hardware']}, torch {made['torch']}" for made in every})
     commits = sorted({made["commit"] for made in every})
     methods = ", ".join(f"`{method}`" for method in dict.fromkeys(cell.method for cell in cells))
-    trainings, planned = sum(len(values["nll"]) for values in cells.values()), max(a["planned"] for a in abouts)
+    plans = [Plan.from_json(about["plan"]) for about in abouts]
+    planned = sum({cell: plan.replicas for plan in plans for cell in plan.cells()}.values())
+    trainings = sum(len(values["nll"]) for values in cells.values())
     return (
         f"{trainings:,} of {planned:,} trainings, of {methods}; {'; '.join(machines)}; "
         f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}.\n"
@@ -110,9 +114,11 @@ def where(abouts, cells):
 
 
 def spoken(abouts, cells):
-    """The studies' own verdicts about the paper."""
-    lines = dict.fromkeys(line for about in abouts for line in about["verdicts"] if "paper" in line)
-    return "".join(f"- {line}\n" for line in lines)
+    """The studies' own verdicts about the paper; what the first has said of a method no other says again."""
+    lines = {}
+    for line in (line for about in abouts for line in about["verdicts"] if "paper" in line):
+        lines.setdefault(re.split(r": | stand in ", line)[0], line)
+    return "".join(f"- {line}\n" for line in lines.values())
 
 
 def goals(abouts, cells):

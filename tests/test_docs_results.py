@@ -114,7 +114,11 @@ def test_a_cell_is_taken_from_the_first_folder_that_has_it(paper_results, kept, 
         assert (set(values["nll"]) == {7.0}) is ((cell.dataset, cell.size, cell.method) in {
             ("mnist", 300, "dropout"), ("mnist", 300, "ising")
         })  # fmt: skip
-    assert paper_results.where(abouts, cells).startswith(f"{sum(len(v['nll']) for v in cells.values())} of ")
+    planned = 4 * len(read_plan(ROOT / "benchmarks" / "paper.toml").cells())
+    assert paper_results.where(abouts, cells).startswith(f"{sum(len(v['nll']) for v in cells.values())} of {planned} ")
+    said = paper_results.spoken(abouts, cells)
+    assert said.count("- dropout: our accuracy") == 1  # that of the first folder
+    assert next(line for line in abouts[0]["verdicts"] if line.startswith("dropout: our")) in said
 
 
 def test_goals_are_counted_by_means_and_by_the_better_rivals_spread(paper_results):

@@ -95,22 +95,25 @@ def test_evidence_weight_and_kl_weight_are_one_number(given, wanted):
     [(100, (0.1, 1 / 900, 0.065)), (300, (0.1, 0.01, 0.0975)), (6000, (0.5 * 0.002**0.5, 4.0, 0.13 * 60 / 61))],
 )
 def test_what_is_left_open_follows_from_the_number_of_examples(examples, wanted):
-    """kl_weight = sqrt(3 / N) up to 0.1, contrast = (N / 3000)^2 up to 4, node_rate = floor = 0.13 N / (N + 100)."""
+    """kl_weight = sqrt(3 / N) up to 0.1, contrast = (N / 3000)^2 up to 4, node_rate = 0.13 N / (N + 100)."""
     settled = isf.Ising().settled(examples)
     assert (settled.kl_weight, settled.contrast, settled.node_rate) == pytest.approx(wanted)
-    assert settled.floor == settled.node_rate and settled.settled(10 * examples) == settled
+    assert settled.settled(10 * examples) == settled
+    for fan_in, share in ((16, 0.125), (64, 0.5), (128, 1.0), (512, 1.0)):  # of few nodes fewer are dropped
+        assert settled.shared_rate(fan_in) == settled.lowest(fan_in) == pytest.approx(share * wanted[2])
 
 
 def test_what_is_given_stays_and_decides_the_rest():
     for given in ({"evidence_weight": 7.0}, {"evidence": "none"}):
         assert isf.Ising(**given).settled(6000).contrast == 0.0  # evidence as it is, and none
     assert isf.Ising(evidence="none").settled(6000).node_rate == 0.0
-    assert isf.Ising(node_rate=0.3).settled(6000).floor == 0.3
-    own = isf.Ising(kl_weight=0.2, contrast=1.0, node_rate=0.5, floor=0.1)
-    assert own.settled(6000) == own
+    given = isf.Ising(node_rate=0.3, kl_weight=0.2).settled(6000)
+    assert given.shared_rate(4) == given.lowest(4) == 0.3 and given.kl_weight == 0.2
+    own = isf.Ising(kl_weight=0.2, contrast=1.0, node_rate=0.5, floor=0.1, node_width=10)
+    assert own.settled(6000) == own and (own.shared_rate(4), own.lowest(4)) == (0.2, 0.1)
     for preset in (isf.Ising.paper(0.1), isf.Ising.paper_obd(0.1)):
         settled = preset.settled(6000)
-        assert (settled.kl_weight, settled.contrast, settled.node_rate, settled.floor) == (0.0, 0.0, 0.0, 0.0)
+        assert (settled.kl_weight, settled.contrast, settled.node_rate, settled.lowest(128)) == (0.0, 0.0, 0.0, 0.0)
         assert settled.ramp_steps(1000) == 0
 
 

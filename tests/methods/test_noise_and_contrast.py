@@ -138,3 +138,16 @@ def test_no_evidence_takes_q_below_the_floor(tiny, delta, lowest):
         torch.testing.assert_close(found[0.1][name], torch.maximum(q, least.expand_as(q)), rtol=0, atol=1e-7)
         raised += int((q < least).sum())
     assert raised > 20  # it had something to do
+
+
+def test_weights_that_differ_by_rounding_alone_are_not_parted():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(60, 50)
+    method = isf.attach(model, isf.Ising(delta=0.1, contrast=4.0, coupling=0.0, warmup=0, node_rate=0.0), examples=10)
+    model.weight.data.fill_(0.3)
+    method.rule.average.average.fill_(0.7)
+    method.rule.average.weight.fill_(1.0)
+    method.rule.sweep()
+    q = method.drop_probability()[""]
+    rest = torch.sigmoid(torch.logit(torch.tensor(0.1)) * (1 + torch.pi * 2) ** 0.5)  # where z = 0 is
+    torch.testing.assert_close(q, rest.expand_as(q), rtol=0.05, atol=0)

@@ -99,7 +99,7 @@ def test_the_settings_of_the_best_likelihood_are_chosen(digits, trained):
     model = copy.deepcopy(trained)
     deltas, weights = (0.02, 0.6), (0.1, 10.0)
     handle = fit_posterior(
-        model, digits[0], isf.Ising(curvature="mc-fisher"), validation=digits[1], deltas=deltas,
+        model, digits[0], isf.Ising(curvature="mc-fisher", node_rate=0.0), validation=digits[1], deltas=deltas,
         evidence_weights=weights, samples=30,
     )  # fmt: skip
     chosen = (handle.method.delta, handle.method.evidence_weight)
@@ -109,7 +109,7 @@ def test_the_settings_of_the_best_likelihood_are_chosen(digits, trained):
     for delta in deltas:
         for weight in weights:
             torch.manual_seed(0)
-            one = isf.Ising(curvature="mc-fisher", delta=delta, evidence_weight=weight)
+            one = isf.Ising(curvature="mc-fisher", delta=delta, evidence_weight=weight, node_rate=0.0)
             other = copy.deepcopy(trained)
             fit_posterior(other, digits[0], one)
             others[delta, weight] = nll(other, digits[1])
@@ -156,3 +156,13 @@ def test_what_cannot_be_fitted_says_why_and_leaves_the_model_plain(batches, meth
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=message):
         fit_posterior(model, batches, method, **options)
     assert attached_to(model) is None and type(model[0]) is nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore:who reads 0 in Sequential")
+@pytest.mark.parametrize("ramp", [100, 0.3])
+def test_a_ramp_is_for_training_and_does_not_hold_q_back(digits, trained, ramp):
+    plain, ramped = (
+        fit_posterior(copy.deepcopy(trained), digits[0], isf.Ising(delta=0.3, **how)).drop_probability()
+        for how in ({}, {"ramp": ramp})
+    )
+    assert all(torch.equal(q, ramped[name]) and bool((q > 0).all()) for name, q in plain.items())

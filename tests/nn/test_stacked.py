@@ -171,7 +171,9 @@ def train(model, method, seeds, replica=None, steps=5):
 
 @pytest.mark.parametrize("sampling", ["mask", "local"])
 @pytest.mark.parametrize(
-    "build", [lambda **s: isf.Ising(refresh=2, warmup=1, **s), isf.DropConnect, isf.Dropout], ids=["ising", "dc", "do"]
+    "build",
+    [lambda **s: isf.Ising(refresh=2, warmup=1, evidence_weight=10.0, **s), isf.DropConnect, isf.Dropout],
+    ids=["ising", "dc", "do"],
 )
 def test_a_replica_trains_in_a_stack_as_it_does_alone(build, sampling):
     method, seeds = build(sampling=sampling), [5, 1 << 40, 7]

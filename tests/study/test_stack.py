@@ -193,7 +193,7 @@ def test_compiled_parts_compute_the_same(name, monkeypatch):
 
 @pytest.mark.parametrize("method", [isf.Ising(refresh=2, delta=0.5, contrast=3.0), isf.Dropout(p=(0.6, 0.2))])
 def test_the_most_probable_network_has_zeros_where_q_is_above_a_half(method):
-    """By the unstacked network whose weights are set by hand; q is as it was afterwards."""
+    """By the unstacked network whose weights are set by hand, m (1 - q) elsewhere; q is as it was afterwards."""
     together = stacked(method, SEEDS[:2])
     together.train()
     images = corners().test
@@ -208,10 +208,11 @@ def test_the_most_probable_network_has_zeros_where_q_is_above_a_half(method):
         with torch.no_grad():
             for name, q in before.items():
                 weight = alone.get_parameter(f"{name}.weight")
-                weight[q[place] > 0.5] = 0
+                weight *= torch.where(q[place] > 0.5, 0.0, 1 - q[place])
                 zeros += int((weight == 0).sum())
             masks = together.method.parts.node_masks
-            kept = (masks["embedded"].drop[place] <= 0.5) if masks else 1.0
+            gone = masks["embedded"].drop[place] if masks else torch.zeros(8)
+            kept = torch.where(gone > 0.5, 0.0, 1 - gone)
             alone.embedded.register_forward_hook(lambda module, args, output, kept=kept: output * kept)
             torch.testing.assert_close(found[place], alone.eval()(x[place]).softmax(-1), rtol=1e-9, atol=1e-9)
     assert zeros > 20

@@ -84,7 +84,8 @@ def test_a_training_learns_delta_and_its_run_keeps_it(tmp_path):
 def run_moves(images):
     per_epoch = images // RECIPE.batch
     held = HeldOut.of(LEARNS, examples=images, epochs=RECIPE.epochs)
-    return held.moves(steps=RECIPE.epochs * per_epoch, per_epoch=per_epoch, warmup=RECIPE.epochs * per_epoch // 20)
+    steps = RECIPE.epochs * per_epoch
+    return held.moves(steps=steps, per_epoch=per_epoch, warmup=round(0.3 * steps))  # after the ramp
 
 
 def test_a_sample_too_small_to_hold_out_of_is_refused(tmp_path):

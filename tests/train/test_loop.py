@@ -19,7 +19,7 @@ def train(tmp_path, recipe=RECIPE, method=None, data=None, **more):
 
 
 def test_it_learns(tmp_path):
-    run = train(tmp_path, dataclasses.replace(RECIPE, epochs=20, lr=1e-2))
+    run = train(tmp_path, dataclasses.replace(RECIPE, epochs=40, lr=1e-2))
     last = run.about["finished"]["figures"]
     assert last["validation_accuracy"] == 1.0 and last["validation_nll"] < 0.7
     assert run.evaluate(samples=10).scores.accuracy == 1.0
@@ -232,3 +232,12 @@ def test_the_number_of_threads_is_kept_and_restored(tmp_path):
     before = torch.get_num_threads()
     run = train(tmp_path, dataclasses.replace(RECIPE, epochs=1))
     assert run.about["plan"]["threads"] == 1 and torch.get_num_threads() == before
+
+
+def test_no_best_is_kept_before_all_of_q_is_in_use(tmp_path):
+    """Patience of one, and a network that gets worse from the start: what is kept is from after the ramp."""
+    recipe = dataclasses.replace(RECIPE, epochs=20, patience=1, lr=1e-9)
+    run = train(tmp_path, recipe, isf.Ising(delta=0.3, ramp=0.5))
+    rule = isf.attached_to(run.model).rule
+    assert run.about["finished"]["figures"]["step"] >= rule.settling > 0 and run.about["finished"]["stopped_early"]
+    assert float(isf.attached_to(run.model).summary()["mean_q"]) > 0.25

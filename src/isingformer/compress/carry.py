@@ -77,14 +77,16 @@ def put_method_on(
         noise_sd: s of every layer.
         everywhere: see `compact_topology`.
     """
+    method = method.settled(examples)
     topology = compact_topology(compact.shape, everywhere)
     layers = {name: compact.get_submodule(name) for name in topology.layers}
     parts = Parts(compact, layers, {}, {}, topology, likelihood)
     for number, (name, layer) in enumerate(layers.items()):
+        weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
-            weight_of(layer), noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, by_example=method.by_example,
-            own_variance=method.own_variance,
+            weight, noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
+            tied=method.node_dropout(name, topology), node_rate=method.shared_rate(weight.shape[-1]),
+            by_example=method.by_example, own_variance=method.own_variance,
         )  # fmt: skip
         put_on(layer, parts.posteriors[name])
     rate = method.embedding_drop()

@@ -49,7 +49,7 @@ def attach(
         model: our `ViT` or any module with linear layers.
         method: `Ising`, `DropConnect` or `Dropout`.
         examples: N, how many examples the training set has (terms of the likelihood: tokens, for a language model).
-        steps: how many training steps are planned, for a warm-up given as a share.
+        steps: how many training steps are planned, for a warm-up and a ramp given as shares, as they are by default.
         likelihood: what the outputs mean: ``softmax``, ``binary``, ``multilabel``, ``gaussian`` or an object of your
             own. Used by the extra-pass curvatures and by `predict`.
         readers: who reads whom, instead of finding it: the layers that read each layer's nodes.
@@ -119,8 +119,8 @@ def attach_as(
         weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
             weight, noise_sd=method.noise_sd(weight.shape[-1]), sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), node_rate=method.shared_rate, by_example=method.by_example,
-            own_variance=method.own_variance,
+            tied=method.node_dropout(name, topology), node_rate=method.shared_rate(weight.shape[-1]),
+            by_example=method.by_example, own_variance=method.own_variance,
         )  # fmt: skip
     rate = method.embedding_drop()
     if rate is not None:

@@ -126,7 +126,7 @@ class LearnedDelta:
 def learned(handle: Attached, what: str) -> LearnedDelta:
     """The base rate of a handle that learns it; an error that says why not, where it does not, or not yet."""
     handle._check_attached(what)
-    base, warmup = getattr(handle.rule, "base", None), handle.rule.warmup
+    base, warmup = getattr(handle.rule, "base", None), handle.rule.settling
     if not isinstance(base, LearnedDelta):
         raise RuntimeError(f"{what}: only Ising(learn_delta=...) learns its delta; attach with a share above 0")
     if handle.steps < warmup:

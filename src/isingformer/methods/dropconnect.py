@@ -17,7 +17,7 @@ class DropConnect(Method):
 
     Args:
         p: drop probability, in [0, 1); or one a replica of a stacked model.
-        kl_weight: weight of the divergence KL_W in `kl()`; None for 0.1, as `Ising` has by default.
+        kl_weight: weight of the divergence KL_W in `kl()`; None for 0.1.
         weight_noise, slab, spike: s, s2, s1 times sqrt(fan_in); see `Method`.
         sampling: how training passes are drawn, ``local`` (fresh for every example and token) or ``mask``.
     """

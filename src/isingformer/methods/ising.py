@@ -18,8 +18,9 @@ from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rate, Rule
 
 Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
 DEFAULT_WARMUP, DEFAULT_RAMP = 0.05, 0.3
-MOST_NODE_NOISE, HALF_OF_IT_AT = 0.13, 100
-"""node_rate is the first times N / (N + the second); docs/log.md has the trials that these rules come from."""
+MOST_NODE_NOISE, HALF_OF_IT_AT, FULL_WIDTH = 0.13, 100, 128
+"""node_rate is the first times N / (N + the second), all of it in layers that read as many nodes as the third;
+docs/log.md has the trials that these rules come from."""
 MOST_CONTRAST, CONTRAST_OF_ONE_AT = 4.0, 3000
 
 
@@ -28,34 +29,39 @@ class Ising(Method):
     """A drop probability for every weight, from its neighbours, its evidence and a base rate.
 
     Args:
-        delta: base rate in (0, 1): where q rests without evidence; or one a replica of a stacked model.
+        delta: base rate in (0, 1): where q rests without evidence, but for the floor; or one a replica of a stacked
+            model.
         learn_delta: share of the training examples, below a half, that `isingformer.train` and studies hold out of the
             gradient (256 at most) for the first part of a training, to learn delta on them; in a loop of your own call
             `Attached.learn_delta`. 0: delta stays as it is.
         coupling: weight of the neighbours' term; the paper has 2.
         evidence_weight, kl_weight: one number, the inverse temperature of a cold posterior: evidence_weight =
             1 / kl_weight. Give either, and the other follows; giving both is allowed. None of them: kl_weight =
-            sqrt(3 / N), at most 0.1.
+            sqrt(3 / N), at most 0.1. evidence_weight counts where there is no `contrast`, and giving it turns that off.
         contrast: how far the evidence parts the weights of a network, by its logarithm: in place of evidence_weight *
             evidence the field gets -contrast z, z the weight's log evidence in standard deviations from the network's
             mean, and what keeps the mean of q at delta (`methods/pull.py`). 0: evidence as it is. None: (N / 3000)^2,
             at most 4; 0 where `evidence_weight` is given.
         floor: q stays at or above the smaller of this and 1.3 delta: noise that no evidence takes away. Evidence
-            measured on the training examples frees the very weights that the network overfits with. None: `node_rate`.
+            measured on the training examples frees the very weights that the network overfits with. None: the layer's
+            own `node_rate`.
         evidence: ``obd`` -N h m^2 / 2, ``curvature`` -N h as the paper prints it, ``none`` 0.
         curvature: how h is measured. ``fisher`` and its approximation ``expand`` ride on the training backward pass;
             ``lm`` (the paper's recursion), ``mc-fisher`` and ``hutchinson`` make an extra pass at the expected network.
         node_rate: up to this rate, in [0, 1], weights that read one node are dropped together, one number a node; what
             is left of their q goes weight by weight. 0: all by weight, 1: all by node. None: 0.13 N / (N + 100), and 0
             with evidence ``none``.
+        node_width: layers that read fewer nodes than this have less of that rate, in proportion, since one of few nodes
+            is more of what a layer reads. None: 128 where `node_rate` is None, else the rate is the same for all.
         node_draw: with ``local`` sampling nodes are dropped anew for every ``example``, all its tokens alike, as at
             prediction; or for every ``token``, as ordinary dropout does.
         sampling: how training passes are drawn: ``local``, fresh for every example and token, or ``mask``, one draw a
             batch. `predict` draws masks unless asked otherwise.
         warmup: with nothing dropped, a number of steps (int) or a share of them (float below 1, needs `steps` at
             attach). None: 5% where `attach` knows `steps`, else 0.
-        ramp: q rises in proportion to the steps done, up to its full value after so many of them (int) or a share of
-            them (float up to 1). 0: at once. None: 30% where `attach` knows `steps` and `warmup` is not given, else 0.
+        ramp: at each sweep q is in use in proportion to the steps done, wholly after so many of them (int) or a share
+            of them (float up to 1). 0: at once. None: 30% where `attach` knows `steps` and `warmup` is not given, else
+            0.
         refresh: sweep q every so many steps; ``"epoch"``: once every N training examples.
         average: what the running mean of h keeps at a refresh.
         measure_every: measure h on every so many steps. None: every second for riders, every tenth for extra passes
@@ -77,6 +83,7 @@ class Ising(Method):
     evidence: Evidence = "obd"
     curvature: Curvature = "fisher"
     node_rate: float | None = None
+    node_width: int | None = None
     node_draw: Literal["example", "token"] = "example"
     warmup: int | float | None = None
     ramp: int | float | None = None
@@ -102,6 +109,7 @@ class Ising(Method):
         kinds = ("fisher", "expand", "lm", "mc-fisher", "hutchinson")
         check("curvature", self.curvature, self.curvature in kinds, f"one of {kinds}")
         check("node_rate", self.node_rate, 0 <= (self.node_rate or 0) <= 1, "in [0, 1]")
+        check("node_width", self.node_width, self.node_width is None or self.node_width >= 1, "1 or more")
         check("node_draw", self.node_draw, self.node_draw in ("example", "token"), "'example' or 'token'")
         check("warmup", self.warmup, self.warmup is None or self.warmup >= 0, "zero or more steps, or a share below 1")
         if isinstance(self.warmup, float):
@@ -151,13 +159,13 @@ class Ising(Method):
         """The same with a number wherever None leaves it to a rule of N, the number of training examples."""
         kl = _inverse(self.evidence_weight) if self.evidence_weight is not None else kl_weight_for(examples)
         noise = 0.0 if self.evidence == "none" else MOST_NODE_NOISE * examples / (examples + HALF_OF_IT_AT)
-        node_rate = noise if self.node_rate is None else self.node_rate
+        width = FULL_WIDTH if self.node_rate is None else 1
         return dataclasses.replace(
             self,
             kl_weight=kl if self.kl_weight is None else self.kl_weight,
             contrast=self._contrast(examples) if self.contrast is None else self.contrast,
-            node_rate=node_rate,
-            floor=min(node_rate, 0.99) if self.floor is None else self.floor,
+            node_rate=noise if self.node_rate is None else self.node_rate,
+            node_width=width if self.node_width is None else self.node_width,
         )
 
     def _contrast(self, examples: float) -> float:
@@ -169,10 +177,13 @@ class Ising(Method):
         """evidence_weight, or 1 / kl_weight where only that was given; of settled settings."""
         return _inverse(self.weight_of_kl) if self.evidence_weight is None else self.evidence_weight
 
-    @property
-    def shared_rate(self) -> float:
-        """node_rate, of settled settings."""
-        return self.node_rate or 0.0
+    def shared_rate(self, fan_in: int) -> float:
+        """node_rate of a layer, of settled settings."""
+        return (self.node_rate or 0.0) * min(1.0, fan_in / (self.node_width or 1))
+
+    def lowest(self, fan_in: int) -> float:
+        """The floor of a layer, likewise."""
+        return min(self.shared_rate(fan_in), 0.99) if self.floor is None else self.floor
 
     @property
     def by_example(self) -> bool:

@@ -65,7 +65,7 @@ class IsingRule(Rule):
         self.last_inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
         self._news = News()
         first = next(iter(parts.posteriors.values())).drop
-        self.ramp = Ramp(ramp, first)
+        self.ramp, self.settling = Ramp(ramp, first), max(warmup, ramp)
         self.base = LearnedDelta(spec.delta, first) if spec.learn_delta else GivenDelta(spec.delta)
         squares: Squares = "expand" if spec.curvature == "expand" else "exact"
         for part in parts.posteriors.values():
@@ -78,7 +78,7 @@ class IsingRule(Rule):
         return next(iter(self.parts.posteriors.values())).drop.dim() - 2
 
     def begin(self) -> None:
-        """During a warm-up nothing is dropped; without one q starts where it rests without evidence."""
+        """During a warm-up nothing is dropped, nor where a ramp begins; else q starts where it rests."""
         self.ramp.reach(0, next(iter(self.parts.posteriors.values())).drop)
         self.sweep()
         if self.warmup:
@@ -277,10 +277,9 @@ class IsingRule(Rule):
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
         most = FLOOR_OVER_DELTA * delta
-        lowest = most.clamp_max(spec.floor or 0.0) if isinstance(most, Tensor) else min(most, spec.floor or 0.0)
         for name, part in layers.items():
-            if spec.floor:
-                part.drop.clamp_(min=lowest)
+            if lowest := spec.lowest(part.shape[-1]):
+                part.drop.clamp_(min=most.clamp_max(lowest) if isinstance(most, Tensor) else min(most, lowest))
             if part.variance is not None:
                 part.variance.copy_(own_variance(self, name))
         self.ramp.scale(part.drop for part in layers.values())

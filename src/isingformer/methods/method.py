@@ -22,7 +22,7 @@ from .pieces import Piece
 Rate = float | tuple[float, ...]
 """A drop rate: one for the model, or one a replica of a stacked model."""
 DEFAULT_KL_WEIGHT = 0.1
-"""A cold posterior, temperature 1/10; the same for every method."""
+"""A cold posterior, temperature 1/10; of the comparison methods, and of `Ising` with few examples."""
 
 
 @dataclass
@@ -68,6 +68,8 @@ class Rule(ABC):
     """Whether q is charged against a prior over masks (KL_xi)."""
     warmup = 0
     """Steps in which nothing is dropped yet."""
+    settling = 0
+    """Steps until all of q is in use."""
     together = True
     """Whether the processes of `torch.distributed`, where there are several, move one q; see `distributed.py`."""
     launch: Callable[[str, Callable[[], None]], None] = staticmethod(lambda name, work: work())
@@ -193,8 +195,7 @@ class Method(ABC):
         """Whether a layer's masks are tied over the outgoing weights of each input node."""
         return False
 
-    @property
-    def shared_rate(self) -> float:
+    def shared_rate(self, fan_in: int) -> float:
         """Up to which rate one number a node decides for the masks of its outgoing weights."""
         return 0.0
 

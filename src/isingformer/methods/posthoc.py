@@ -2,7 +2,7 @@
 
 With h the mean over all of the loader's examples, measured where the model stands (nothing dropped, no noise),
 
-    q = sigmoid(coupling * (neighbours - delta) + evidence_weight * evidence + logit(delta))
+    q = sigmoid(coupling * (neighbours - delta) + pull of the evidence + logit(delta))
 
 as in training. The base rate and the evidence weight can be chosen by the likelihood of data held out from both:
 
@@ -58,7 +58,7 @@ def fit_posterior(
         model: a trained model without a method.
         loader: batches of training data: ``(inputs, targets)``, or a mapping with ``labels`` besides the model's named
             inputs. On the model's device.
-        method: `Ising(...)`; it has no warm-up here, and ``curvature="expand"`` is measured as ``fisher``.
+        method: `Ising(...)`; it has no warm-up and no ramp here, and ``curvature="expand"`` is measured as ``fisher``.
         examples: N; None: as many examples as the loader gives.
         validation: batches that were held out, to choose by.
         deltas: base rates to choose from; None: the method's.
@@ -112,7 +112,7 @@ def _choices(method: Ising, deltas: Sequence[float] | None, weights: Sequence[fl
     rates: Sequence[Any] = deltas or [method.delta]
     strengths: Sequence[Any] = weights or [method.evidence_weight]
     pairs = itertools.product(rates, strengths)
-    fixed = dataclasses.replace(method, warmup=0, learn_delta=0.0)  # it is these that are chosen from
+    fixed = dataclasses.replace(method, warmup=0, ramp=0, learn_delta=0.0)  # it is these that are chosen from
     return [dataclasses.replace(fixed, delta=delta, evidence_weight=weight) for delta, weight in pairs]
 
 

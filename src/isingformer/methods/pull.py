@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NEXT_TO_NOTHING = 1e-9
 """Of the mean evidence: less than that counts as that much, so that every weight has a logarithm."""
+LEAST_SPREAD = 1e-3
+"""Of log e: weights that differ by less, by rounding, do not differ."""
 FARTHEST = 6.0
 """Standard deviations: no weight is farther out."""
 
@@ -76,7 +78,7 @@ class Pull(Mapping[str, Tensor]):
     def _by_contrast(self, name: str) -> Tensor:
         c, rule = self.rule.spec.contrast or 0.0, self.rule
         log = self._log(name)
-        z = log.sub_(self.middle).div_(self.spread.clamp_min(1e-6)).clamp_(-FARTHEST, FARTHEST)
+        z = log.sub_(self.middle).div_(self.spread.clamp_min(LEAST_SPREAD)).clamp_(-FARTHEST, FARTHEST)
         rest = logit(rule.base.at(z)) * (math.sqrt(1 + math.pi * c**2 / 8) - 1)
         return torch.where(_measured(rule, name) & (self.tiny > 0), rest - c * z, 0.0)
 

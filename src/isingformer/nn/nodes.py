@@ -8,7 +8,7 @@ q, 1 - q = (1 - a)(1 - b), is decided weight by weight:
 Every weight keeps its own q. At node_rate 0 masks are independent, at 1 those of a node go together as far as their q
 allow, and where then all have one q it is node dropout.
 
-With `local` sampling a node is dropped whole, for every example and token anew:
+With `local` sampling a node is dropped whole, anew for every example, or for every example and token:
 
     (x k) (m (1 - q) / (1 - a_j))' + what is left of the variance as noise,   k ~ Bernoulli(1 - a_j),  see `node_odds`
 

@@ -125,7 +125,7 @@ class Stack:
                 run = captured = CapturedStep(self._step, self.method, self.batch_x)
                 around.enter_context(captured.ready())
             around.enter_context(self._programs(compiled=self.compiled))
-            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=self.method.rule.warmup)
+            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=self.method.rule.settling)
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)
@@ -213,14 +213,17 @@ class Stack:
 
     @torch.no_grad()
     def probable(self, images: Images) -> Tensor:
-        """Probabilities of every replica's most probable network, whose masks are 1 where q > 1/2, ``[R, N, C]``."""
+        """Probabilities of every replica's most probable network, as `sparsify` makes it, ``[R, N, C]``.
+
+        W = m (1 - q) where q <= 1/2, else 0.
+        """
         x, found = self._images(images), []
         parts = self.method.parts
         drops = [mask.drop for masks in (parts.posteriors, parts.node_masks) for mask in masks.values()]
         before = [q.clone() for q in drops]
         try:
             for q in drops:
-                q.copy_(q > 0.5)
+                q.masked_fill_(q > 0.5, 1.0)
             with self.autocast(), self._programs(compiled=False), in_eval_mode(self.model):
                 for part in x.split(max(1, IMAGES_AT_ONCE // len(self)), 1):
                     found.append(self.likelihood.probabilities(self.model(part).to(self.dtype)))

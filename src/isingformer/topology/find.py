@@ -133,7 +133,7 @@ def _what_is_missing(model: nn.Module, unknown: list[str], flat: list[str], cros
     if flat:
         said.append(
             f"{_listed(flat)} in {kind} get examples and tokens on one axis: their curvature squares every token by "
-            "itself, as curvature='expand' does"
+            "itself, as curvature='expand' does, and nodes are dropped token by token"
         )
     if crossed:
         said.append(

@@ -82,7 +82,7 @@ class Loop:
         self.optimizer = adamw(*decay_groups(self.method), self.lr, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, self.device)
         self.moves = self.batches.held_out.moves(
-            steps=self.steps, per_epoch=self.batches.per_epoch, warmup=self.method.rule.warmup
+            steps=self.steps, per_epoch=self.batches.per_epoch, warmup=self.method.rule.settling
         )
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
@@ -221,6 +221,8 @@ class Loop:
 
     def _look_for_best(self, row: dict[str, float]) -> None:
         progress, nll = self.progress, row["validation_nll"]
+        if progress.step < min(self.method.rule.settling, self.steps):
+            return  # a network whose masks are not all there yet is not what was asked for
         if progress.best_nll is None or nll < progress.best_nll:
             progress.best_nll, progress.best_epoch = nll, int(row["epoch"])
             self.method.synchronise()
