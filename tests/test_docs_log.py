@@ -66,6 +66,13 @@ def test_settings_side_by_side_are_those_of_the_results():
     assert PAGE.split("<!-- nodes:begin -->\n")[1].split("<!-- nodes:end -->")[0] == side_by_side()
 
 
+def test_what_less_noise_on_narrow_layers_brought_is_in_the_results():
+    rows = json.loads((ROOT / "results/trials-width.json").read_text(encoding="utf-8"))["rows"]
+    before, after = (re.search(r"validation accuracy [\d.]+, NLL ([\d.]+)", row["printed"])[1] for row in rows)
+    said = PAGE.replace("\n", " ")
+    assert f"NLL {before} with one rate for all layers, {after} with a rate in proportion" in said
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_the_figures_are_those_of_the_results(name):
     assert PAGE.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0] == table(TABLES[name])
