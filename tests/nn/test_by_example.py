@@ -75,3 +75,20 @@ def test_curvature_of_many_tokens_is_as_if_nothing_had_been_dropped():
     (part(x.expand(DRAWS, 2, 5), weight.requires_grad_(), None) @ d).sum(1).mean().backward()
     h = part.companion.grad[:-2].view(4, 5) / DRAWS
     torch.testing.assert_close(h, (d[:, None] * x.sum(0)).square(), rtol=0.1, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+def test_layers_with_other_rates_share_compiled_code():
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    torch._dynamo.reset()
+    run = torch.compile(lambda part, x, weight: part(x, weight, None), backend=counter, dynamic=False)
+    x = torch.randn(3, 2, 5, dtype=torch.float64)
+    outputs = []
+    for place, rate in enumerate((0.1, 0.25, 0.4)):
+        part, weight = layer(1, node_rate=rate, noise=KeyedNoise(torch.tensor([7])), q=0.5)
+        part.layer.fill_(place)
+        outputs.append(run(part, x[None], weight))
+    torch._dynamo.reset()
+    assert counter.frame_count == 1 and not torch.equal(outputs[0], outputs[1])

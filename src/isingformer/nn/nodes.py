@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 
-def split(q: Tensor, node_rate: float) -> tuple[Tensor, Tensor]:
+def split(q: Tensor, node_rate: float | Tensor) -> tuple[Tensor, Tensor]:
     """(a, b): what of q is decided by node, and what by weight, 1 - q = (1 - a)(1 - b)."""
-    a = q.clamp_max(node_rate)
-    return a, 1 - (1 - q) / (1 - a) if node_rate < 1 else torch.zeros_like(q)
+    a = torch.minimum(q, torch.as_tensor(node_rate, dtype=q.dtype, device=q.device))
+    return a, torch.where(q > a, 1 - (1 - q) / (1 - a), 0.0)
 
 
-def node_odds(weight: Tensor, q: Tensor, node_rate: float) -> Tensor:
+def node_odds(weight: Tensor, q: Tensor, node_rate: float | Tensor) -> Tensor:
     """a_j / (1 - a_j) of dropping input nodes whole, so that what reads a node varies as much as by the masks a.
 
         sum over j' of (m (1 - q))^2 a / (1 - a)  =  a_j / (1 - a_j)  *  sum over j' of (m (1 - q))^2

@@ -66,6 +66,8 @@ class Posterior(nn.Module):
     """The field without evidence at the last sweep, ``[*R, out, 1]``."""
     layer: Tensor
     """This layer's number. A tensor, so that compiled code is shared by all layers of a shape."""
+    rate: Tensor
+    """`node_rate`, a tensor for the same reason."""
 
     def __init__(
         self,
@@ -92,7 +94,9 @@ class Posterior(nn.Module):
         self.sampling = sampling
         self.noise = noise
         self.register_buffer("layer", _number(layer, weight), persistent=False)
-        self.tied, self.node_rate, self.by_example = tied, node_rate, by_example
+        self.register_buffer("rate", zeros.new_zeros(()), persistent=False)
+        self.tied, self.by_example = tied, by_example
+        self.node_rate = node_rate
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
@@ -102,6 +106,16 @@ class Posterior(nn.Module):
         self.measure_expected = False  # leave squares outside training mode too
         self.shape = tuple(weight.shape)
         self.gather: Callable[[Tensor], Tensor] | None = None  # makes q whole, where `drop` is a piece of it
+
+    @property
+    def node_rate(self) -> float:
+        """Up to which rate one number a node decides for the masks of its outgoing weights."""
+        return self._node_rate
+
+    @node_rate.setter
+    def node_rate(self, rate: float) -> None:
+        self._node_rate, self.some_by_node, self.all_by_node = rate, rate > 0, rate == 1
+        self.rate.fill_(rate)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b, ``[*R, N, ..., out]``."""
@@ -149,11 +163,11 @@ class Posterior(nn.Module):
     def drawn_mask(self, noise: Noise) -> Tensor:
         """1 - xi, bool ``[*R, out, in]``, or ``[*R, 1, in]`` where masks are tied."""
         q = self.whole()[..., :1, :] if self.tied else self.whole()
-        if not self.node_rate:
+        if not self.some_by_node:
             return noise.uniform(q.shape, q, self.layer) >= q
-        a, b = split(q, self.node_rate)
+        a, b = split(q, self.rate)
         kept = noise.uniform((*q.shape[:-2], 1, q.shape[-1]), q, self.layer) >= a
-        return kept if self.node_rate == 1 else kept & (noise.uniform(q.shape, q, self.layer + SECOND) >= b)
+        return kept if self.all_by_node else kept & (noise.uniform(q.shape, q, self.layer + SECOND) >= b)
 
     def _with_noise(self, weight: Tensor, kept: Tensor | None = None) -> Tensor:
         own = self.whole_variance()
@@ -167,9 +181,9 @@ class Posterior(nn.Module):
     def _local(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         q = self.whole()
         kept, spread, some, odds = 1 - q, q * (1 - q), x, None
-        if self.node_rate:
+        if self.some_by_node:
             with torch.no_grad():
-                odds = node_odds(weight.to(q.dtype), q, self.node_rate)
+                odds = node_odds(weight.to(q.dtype), q, self.rate)
             spread = (spread - kept.square() * odds).clamp_min(0)
             some = x * self._kept_nodes(x, odds / (1 + odds))
             kept = kept * (1 + odds)
@@ -218,7 +232,7 @@ class Posterior(nn.Module):
         return bool(((q > 0) & (q < 1)).any()) or (own is not None and bool((own * (1 - q) > 0).any()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
-        for name in ("drop", "variance", "prior", "layer"):
+        for name in ("drop", "variance", "prior", "layer", "rate"):
             if getattr(self, name) is not None:
                 self._buffers[name] = _moved(getattr(self, name), fn)
         if self.companion is not None:
