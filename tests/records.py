@@ -31,7 +31,7 @@ def made_up(cell, replica, *, skill=2.0, classes=10, n=200):
     rate = cell.rate or 0.0
     spread = tuple(min(1.0, rate * share) for share in (0.5, 0.8, 1.0, 1.1, 1.2))
     return Record(
-        cell=cell, replica=replica, seed=replica, scores=found.as_dict(),
+        cell=cell, replica=replica, seed=replica, scores={**found.as_dict(), "probable_accuracy": 0.9 * found.accuracy},
         entropies=Entropies(tuple(edges.tolist()), tuple(counts[0]), tuple(counts[1])),
         layers={name: Layer(rate, 0.0, spread) for name in LAYERS}, mean_q=rate, dropped=0.0, train_nll=0.3, samples=50,
         test_images=n, classes=classes, steps=100, seconds=1.5, settings={"delta": rate},

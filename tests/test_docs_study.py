@@ -238,8 +238,8 @@ def test_the_comparisons_are_as_stated(study):
     (found,) = compare.compare(records, "ising", "dropout", "nll")
     one, other = (np.array([r.scores["nll"] for r in records if r.cell.method == m]) for m in ("ising", "dropout"))
     d = one - other
-    half = 12.71 * d.std(ddof=1) / np.sqrt(2)
-    assert (found.low, found.high) == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-3, abs=1e-6)
+    half = stdtrit(1, 0.975) * d.std(ddof=1) / np.sqrt(2)
+    assert (found.low, found.high) == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6, abs=1e-9)
 
 
 def test_the_row_that_is_not_comparable_is_the_one_of_the_code():

@@ -30,7 +30,7 @@ def test_two_way_is_what_a_two_way_method_sweeps(tiny, batch, slab):
     """The same weights and curvature, swept by the method itself with two_way=True."""
     torch.manual_seed(0)
     model = tiny()
-    settings = {"delta": 0.3, "coupling": 1.0, "refresh": 2, "spike_slab": slab}
+    settings = {"delta": 0.3, "coupling": 1.0, "refresh": 2, "spike_slab": slab, "evidence_weight": 10.0}
     handle = trained(model, batch, isf.Ising(two_way=True, **settings))
     found = {one.layer: one for one in bottlenecks(model).layers}
     for name, q in handle.drop_probability().items():

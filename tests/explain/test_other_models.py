@@ -183,7 +183,9 @@ def test_attention_is_what_the_library_itself_reports(attention):
 
 def test_bottlenecks_have_the_layers_of_the_model():
     model = hugging_face()
-    method = isf.attach(model, isf.Ising(delta=0.2, coupling=2.0, warmup=0, refresh=2), examples=10)
+    method = isf.attach(
+        model, isf.Ising(delta=0.2, coupling=2.0, warmup=0, refresh=2, evidence_weight=10.0), examples=10
+    )
     train(model, method, torch.randn(4, 1, SIDE, SIDE), torch.tensor([0, 1, 2, 0]))
     found = isf.bottlenecks(model)
     assert {one.layer for one in found.layers} == set(anatomy(model).layers)

@@ -259,7 +259,7 @@ def test_files_are_written_whatever_the_order_of_records(tmp_path):
     assert all(f"- {sentence}\n" in text for sentence in verdicts(records))
     assert all(markdown(t) in text and latex(t) in files[1].read_text(encoding="utf-8") for t in build_tables(records))
     assert (
-        len(list(csv.reader(files[4].read_text(encoding="utf-8").splitlines()))) == 1 + 3 * 4 * 12
+        len(list(csv.reader(files[4].read_text(encoding="utf-8").splitlines()))) == 1 + 3 * 4 * 13
     )  # others, cells, scores
 
 

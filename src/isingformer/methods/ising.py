@@ -147,7 +147,7 @@ class Ising(Method):
         return cls(
             delta=delta, coupling=2.0, evidence_weight=1.0, kl_weight=0.0, evidence="curvature", curvature="lm",
             sampling="mask", refresh="epoch", average=0.0, centred=False, contrast=0.0, node_rate=0.0, floor=0.0,
-            ramp=0,
+            node_width=1, ramp=0,
         )  # fmt: skip
 
     @classmethod
