@@ -26,7 +26,7 @@ CHOSEN = (
     "nodes 0.13 by example, contrast 4 by z, delta 0.1, kl sqrt(3 / N), ramp 0.3",
     "nodes 0.13 by example, contrast 4 by z, delta 0.5, kl sqrt(3 / N), ramp 0.3",
 )  # fmt: skip
-TABLES = {name: ROOT / f"results/trials-{name}.json" for name in ("evidence", "warmup", "h200", "small")}
+TABLES = {name: ROOT / f"results/trials-{name}.json" for name in ("default", "evidence", "warmup", "h200", "small")}
 
 
 def table(file):
