@@ -57,10 +57,17 @@ def keep(study, folder):
     write_json(folder / "about.json", about)
 
 
+def about_of(folder):
+    """The circumstances of a folder that `keep` wrote."""
+    file = Path(folder) / "about.json"
+    if not file.is_file():
+        raise ValueError(f"{folder} has no about.json; give a folder that `keep` wrote")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def restore(folder, study):
     """The study's folder as it was when `keep` was called."""
-    folder = Path(folder)
-    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    folder, about = Path(folder), about_of(folder)
     if not (folder / RECORDS).is_file():
         raise ValueError(f"{folder} has no {RECORDS}: it was kept without its records, and cannot be taken up again")
     store = Store.open(study, Plan.from_json(about["plan"]))
@@ -79,8 +86,7 @@ def read_all(folders):
 
 def read(folder):
     """(about.json, {cell: {score: [a number a replica]}}) of a folder that `keep` wrote."""
-    folder = Path(folder)
-    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    folder, about = Path(folder), about_of(folder)
     cells = collections.defaultdict(lambda: collections.defaultdict(list))
     with open(folder / "replicas.csv", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):

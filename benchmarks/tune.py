@@ -43,7 +43,7 @@ def held_out(name, validation, data_dir):
 
 def probabilities(stack, images, samples):
     """``[R, N, C]``, in eager mode: to compile takes longer than a few passes do."""
-    x = stack._inputs(images.x.to(stack.device).expand(len(stack), *images.x.shape), None)
+    x = stack._images(images)
     chunk = max(1, AT_ONCE[stack.device.type] // len(stack))
     seeds = [derived_seed(seed, "predict") for seed in stack.seeds]
     with stack.autocast():

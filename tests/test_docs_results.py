@@ -94,6 +94,9 @@ def test_what_is_kept_can_be_taken_up_again_on_another_machine(paper_results, ke
     (folder / paper_results.RECORDS).unlink()
     with pytest.raises(ValueError, match="kept without its records"):
         paper_results.restore(folder, tmp_path / "third")
+    with pytest.raises(ValueError, match=r"has no about\.json; give a folder that `keep` wrote"):
+        paper_results.restore(tmp_path / "nowhere", tmp_path / "third")
+    assert not (tmp_path / "third").exists()
 
 
 def test_a_cell_is_taken_from_the_first_folder_that_has_it(paper_results, kept, tmp_path):

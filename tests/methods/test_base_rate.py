@@ -205,7 +205,7 @@ def test_who_does_not_learn_says_so(tiny, batch):
         with pytest.raises(RuntimeError, match=r"only Ising\(learn_delta=\.\.\.\) learns its delta"):
             method.learn_delta(x, targets=y)
     method = isf.attach(tiny(), isf.Ising(learn_delta=0.1, warmup=2), examples=10)
-    with pytest.raises(RuntimeError, match=r"in the 2 steps of the warm-up nothing is dropped"):
+    with pytest.raises(RuntimeError, match=r"in the 2 steps of warm-up and ramp not all of q is in use"):
         method.learn_delta(x, targets=y)
     for _ in range(2):
         step(method, x, y)

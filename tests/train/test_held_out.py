@@ -63,12 +63,12 @@ def test_processes_share_them():
     assert sorted(itertools.chain(*parts)) == sorted(whole) and len(set(whole)) == 50
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(100, 5), (100, 30), (10_000, 500), (20, 1)])
-def test_moves_lie_between_the_warm_up_and_the_return(steps, warmup):
-    moves = HeldOut(images=5, epochs=6).moves(steps=steps, per_epoch=steps // 10, warmup=warmup)
-    assert moves[0] >= max(steps // 10, warmup) and moves[-1] < 0.6 * steps
+@pytest.mark.parametrize(("steps", "settling"), [(100, 5), (100, 30), (10_000, 500), (20, 1)])
+def test_moves_lie_between_the_warm_up_and_the_return(steps, settling):
+    moves = HeldOut(images=5, epochs=6).moves(steps=steps, per_epoch=steps // 10, settling=settling)
+    assert moves[0] >= max(steps // 10, settling) and moves[-1] < 0.6 * steps
     assert len(moves) >= min(36, 0.6 * steps - moves[0]) and len(moves) <= 72
-    assert not HeldOut().moves(steps=steps, per_epoch=1, warmup=0)
+    assert not HeldOut().moves(steps=steps, per_epoch=1, settling=0)
 
 
 def test_a_training_learns_delta_and_its_run_keeps_it(tmp_path):
@@ -85,7 +85,7 @@ def run_moves(images):
     per_epoch = images // RECIPE.batch
     held = HeldOut.of(LEARNS, examples=images, epochs=RECIPE.epochs)
     steps = RECIPE.epochs * per_epoch
-    return held.moves(steps=steps, per_epoch=per_epoch, warmup=round(0.3 * steps))  # after the ramp
+    return held.moves(steps=steps, per_epoch=per_epoch, settling=round(0.3 * steps))  # after the ramp
 
 
 def test_a_sample_too_small_to_hold_out_of_is_refused(tmp_path):

@@ -126,13 +126,13 @@ class LearnedDelta:
 def learned(handle: Attached, what: str) -> LearnedDelta:
     """The base rate of a handle that learns it; an error that says why not, where it does not, or not yet."""
     handle._check_attached(what)
-    base, warmup = getattr(handle.rule, "base", None), handle.rule.settling
+    base, settling = getattr(handle.rule, "base", None), handle.rule.settling
     if not isinstance(base, LearnedDelta):
         raise RuntimeError(f"{what}: only Ising(learn_delta=...) learns its delta; attach with a share above 0")
-    if handle.steps < warmup:
+    if handle.steps < settling:
         raise RuntimeError(
-            f"{what}: in the {warmup} steps of the warm-up nothing is dropped, so nothing tells how much to drop; "
-            "call it later"
+            f"{what}: in the {settling} steps of warm-up and ramp not all of q is in use, so nothing tells how much to "
+            "drop; call it later"
         )
     base.at(next(iter(handle.parts.posteriors.values())).drop)
     return base

@@ -125,7 +125,7 @@ class Stack:
                 run = captured = CapturedStep(self._step, self.method, self.batch_x)
                 around.enter_context(captured.ready())
             around.enter_context(self._programs(compiled=self.compiled))
-            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, warmup=self.method.rule.settling)
+            moves = self.held_out.moves(steps=self.steps, per_epoch=self.per_epoch, settling=self.method.rule.settling)
             for step in range(self.steps):
                 if step % self.per_epoch == 0:
                     order = self._order(step // self.per_epoch)

@@ -1,7 +1,7 @@
 """Images held out of the gradient for the first part of a training, to learn delta on; see `methods/base_rate.py`.
 
 For six tenths of the epochs batches are drawn from the other images; then all are trained on. From a tenth of the steps
-on, or the end of the warm-up, delta moves some 36 times, until the images come back.
+on, or the end of warm-up and ramp, delta moves some 36 times, until the images come back.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class HeldOut:
             )
         return cls(min(int(share * examples), MOST), max(1, round(END * epochs)))
 
-    def moves(self, *, steps: int, per_epoch: int, warmup: int) -> range:
+    def moves(self, *, steps: int, per_epoch: int, settling: int) -> range:
         """After which steps, counted from 0, delta moves."""
-        first, end = max(int(BEGIN * steps), warmup), self.epochs * per_epoch
+        first, end = max(int(BEGIN * steps), settling), self.epochs * per_epoch
         return range(first, end, max(1, (end - first) // MOVES)) if self.images else range(0)
 
     def rows(self, total: int, seed: int) -> tuple[Tensor, Tensor]:

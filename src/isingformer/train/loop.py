@@ -82,7 +82,7 @@ class Loop:
         self.optimizer = adamw(*decay_groups(self.method), self.lr, self.recipe.weight_decay)
         self.autocast = precision(self.recipe.precision, self.device)
         self.moves = self.batches.held_out.moves(
-            steps=self.steps, per_epoch=self.batches.per_epoch, warmup=self.method.rule.settling
+            steps=self.steps, per_epoch=self.batches.per_epoch, settling=self.method.rule.settling
         )
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
