@@ -99,7 +99,7 @@ def test_what_is_left_open_follows_from_the_number_of_examples(examples, wanted)
     settled = isf.Ising().settled(examples)
     assert (settled.kl_weight, settled.contrast, settled.node_rate) == pytest.approx(wanted)
     assert settled.settled(10 * examples) == settled
-    for fan_in, share in ((16, 0.125), (64, 0.5), (128, 1.0), (512, 1.0)):  # of few nodes fewer are dropped
+    for fan_in, share in ((2, 0.125), (8, 0.5), (16, 1.0), (512, 1.0)):  # of few nodes fewer are dropped
         assert settled.shared_rate(fan_in) == settled.lowest(fan_in) == pytest.approx(share * wanted[2])
 
 

@@ -18,7 +18,7 @@ from .method import DEFAULT_KL_WEIGHT, Method, Parts, Rate, Rule
 
 Curvature = Literal["fisher", "expand", "lm", "mc-fisher", "hutchinson"]
 DEFAULT_WARMUP, DEFAULT_RAMP = 0.05, 0.3
-MOST_NODE_NOISE, HALF_OF_IT_AT, FULL_WIDTH = 0.13, 100, 128
+MOST_NODE_NOISE, HALF_OF_IT_AT, FULL_WIDTH = 0.13, 100, 16
 """node_rate is the first times N / (N + the second), all of it in layers that read as many nodes as the third;
 docs/log.md has the trials that these rules come from."""
 MOST_CONTRAST, CONTRAST_OF_ONE_AT = 4.0, 3000
@@ -52,7 +52,7 @@ class Ising(Method):
             is left of their q goes weight by weight. 0: all by weight, 1: all by node. None: 0.13 N / (N + 100), and 0
             with evidence ``none``.
         node_width: layers that read fewer nodes than this have less of that rate, in proportion, since one of few nodes
-            is more of what a layer reads. None: 128 where `node_rate` is None, else the rate is the same for all.
+            is more of what a layer reads. None: 16 where `node_rate` is None, else the rate is the same for all.
         node_draw: with ``local`` sampling nodes are dropped anew for every ``example``, all its tokens alike, as at
             prediction; or for every ``token``, as ordinary dropout does.
         sampling: how training passes are drawn: ``local``, fresh for every example and token, or ``mask``, one draw a
