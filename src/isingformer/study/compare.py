@@ -73,6 +73,17 @@ class Verdict:
     clearly_worse: int = 0
 
 
+def with_interval(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Their mean, and the two ends of its 95% interval; None for what there is not."""
+    mean = statistics.fmean(differences) if differences else None
+    if mean is None or len(differences) < 2 or (spread := statistics.stdev(differences)) <= ROUNDING:
+        return mean, None, None
+    from scipy.special import stdtrit  # the quantile of Student's t
+
+    half = float(stdtrit(len(differences) - 1, 0.975)) * spread / math.sqrt(len(differences))
+    return mean, mean - half, mean + half
+
+
 def paired(a: Sequence[Record], b: Sequence[Record], metric: str) -> Difference:
     """The records of any two cells compared; partners have the same replica and seed."""
     if not a or not b:
@@ -80,13 +91,7 @@ def paired(a: Sequence[Record], b: Sequence[Record], metric: str) -> Difference:
     ours, theirs = ({(r.replica, r.seed): value_of(r, metric) for r in records} for records in (a, b))
     both = [(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())]
     found = [x - y for x, y in both if x is not None and y is not None]
-    mean = statistics.fmean(found) if found else None
-    low = high = None
-    if mean is not None and len(found) > 1 and (spread := statistics.stdev(found)) > ROUNDING:
-        from scipy.special import stdtrit  # the quantile of Student's t
-
-        half = float(stdtrit(len(found) - 1, 0.975)) * spread / math.sqrt(len(found))
-        low, high = mean - half, mean + half
+    mean, low, high = with_interval(found)
     return Difference(
         a[0].cell, b[0].cell, metric, len(found), len(ours) + len(theirs) - 2 * len(found), mean, low, high
     )
@@ -136,7 +141,7 @@ def verdict_list(records: Iterable[Record]) -> list[Verdict]:
     summaries = summarise(records)
     headlines = [_headline(found, a, m, summaries) for a in dict.fromkeys(a for a, _ in pairs) for m in COMPARED]
     verdicts = [v for v in headlines if v is not None] + [verdict(d) for d in found.values()]
-    verdicts += _against_paper(summaries)
+    verdicts += against_paper(summaries)
     if not pairs:
         verdicts.append(Verdict("note", "No ising method together with another method: nothing to compare yet."))
     if found:
@@ -192,7 +197,7 @@ def _counts(cells: Sequence[tuple[Difference, ...]]) -> dict[str, int]:
     }
 
 
-def _against_paper(summaries: Mapping[Cell, Summary]) -> list[Verdict]:
+def against_paper(summaries: Mapping[Cell, Summary]) -> list[Verdict]:
     """Accuracy beside the paper's, to the three decimals it prints, in cells of two replicas or more."""
     beside = [(s, p) for cell, s in summaries.items() if (p := paper_number(cell)) and s.replicas > 1]
     rows = {s.cell: (s, p) for s, p in beside if p.comparable}

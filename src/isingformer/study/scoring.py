@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..data import Images
 from ..metrics import scores
+from ..train.device import threads
 from ..train.folder import versions
 from .plan import Plan
 from .record import Cell, Entropies, Layer, Record
@@ -40,37 +41,47 @@ def records_of(
     probs, entropy, epistemic = (part.cpu() for part in (found.probs, found.entropy, found.epistemic))
     probable = (stack.probable(images).argmax(-1).cpu() == images.y).double().mean(-1)  # [R]
     drops = {name: q.cpu() for name, q in stack.method.drop_probability().items()}
-    records = []
     diverged = set(stack.diverged)
-    for place, (cell, replica) in enumerate(trainings):
-        if place in diverged:
-            continue
-        own = scores(probs[place], images.y, entropy=entropy[place], epistemic=epistemic[place])
-        layers = {name: layer_of(q[place]) for name, q in drops.items()}
-        whole = torch.cat([q[place].flatten() for q in drops.values()])
-        records.append(
-            Record(
-                cell=cell,
-                replica=replica,
-                seed=stack.seeds[place],
-                scores={**own.as_dict(), "probable_accuracy": float(probable[place])},
-                entropies=entropies_of(entropy[place], probs[place].argmax(-1) == images.y, probs.shape[-1]),
-                layers=layers,
-                mean_q=float(whole.mean()),
-                dropped=float((whole > 0.5).double().mean()),
-                train_nll=float(stack.nll[place]),
-                samples=plan.samples,
-                test_images=len(images),
-                classes=probs.shape[-1],
-                steps=stack.steps,
-                seconds=stack.seconds / len(stack),
-                settings=plan.method_for(cell).settled(cell.size).settings(),
-                recipe=stack.recipes[place].settings(),
-                network=stack.network,
-                made=made,
+    # Thousands of operations on small tensors: beside other processes, threads would mostly wait for each other.
+    with threads(1):
+        return [
+            _record(
+                stack, plan, one, place, images, probs=probs[place], entropy=entropy[place], epistemic=epistemic[place],
+                probable=float(probable[place]), drops={name: q[place] for name, q in drops.items()}, made=made,
             )
-        )
-    return records
+            for place, one in enumerate(trainings)
+            if place not in diverged
+        ]  # fmt: skip
+
+
+def _record(
+    stack: Stack, plan: Plan, training: tuple[Cell, int], place: int, images: Images, *, probs: Tensor, entropy: Tensor,
+    epistemic: Tensor, probable: float, drops: Mapping[str, Tensor], made: dict[str, Any],
+) -> Record:  # fmt: skip
+    """Of one replica, by its place in the stack."""
+    cell, replica = training
+    own = scores(probs, images.y, entropy=entropy, epistemic=epistemic)
+    whole = torch.cat([q.flatten() for q in drops.values()])
+    return Record(
+        cell=cell,
+        replica=replica,
+        seed=stack.seeds[place],
+        scores={**own.as_dict(), "probable_accuracy": probable},
+        entropies=entropies_of(entropy, probs.argmax(-1) == images.y, probs.shape[-1]),
+        layers={name: layer_of(q) for name, q in drops.items()},
+        mean_q=float(whole.mean()),
+        dropped=float((whole > 0.5).double().mean()),
+        train_nll=float(stack.nll[place]),
+        samples=plan.samples,
+        test_images=len(images),
+        classes=probs.shape[-1],
+        steps=stack.steps,
+        seconds=stack.seconds / len(stack),
+        settings=plan.method_for(cell).settled(cell.size).settings(),
+        recipe=stack.recipes[place].settings(),
+        network=stack.network,
+        made=made,
+    )
 
 
 def entropies_of(entropy: Tensor, right: Tensor, classes: int) -> Entropies:

@@ -48,12 +48,12 @@ def draw(cells: Cells, dataset: str) -> Figure:
         for column, rate in enumerate(rates):
             axes: Axes = panels[row, column]
             for place, method in enumerate(methods):
-                _line(axes, cells, method, rate, score, 2.4 * (place - (len(methods) - 1) / 2))
+                line(axes, cells, method, rate, score, 2.4 * (place - (len(methods) - 1) / 2))
             if column == 0:
                 axes.set_ylabel(name)
             if row == 0 and rate is not None:
                 axes.set_title(f"drop rate {rate:g}")
-    _size_axis(panels[0, 0], sizes)
+    size_axis(panels[0, 0], sizes)
     for axes in panels[-1]:
         axes.set_xlabel("training images")
     figure.align_ylabels(panels[:, 0])
@@ -71,7 +71,7 @@ def points(cells: Cells, method: str, rate: float | None, score: str) -> list[tu
     ]
 
 
-def _line(axes: Axes, cells: Cells, method: str, rate: float | None, score: str, aside: float) -> None:
+def line(axes: Axes, cells: Cells, method: str, rate: float | None, score: str, aside: float) -> None:
     """One method's line, drawn `aside` points to the right so that bars do not hide each other; the data stay exact."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -91,7 +91,8 @@ def _line(axes: Axes, cells: Cells, method: str, rate: float | None, score: str,
     axes.autoscale_view()
 
 
-def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """Sizes along a logarithmic axis, each at its own tick."""
     axes.set_xscale("log")
     axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
