@@ -21,6 +21,8 @@ import csv
 import gzip
 import itertools
 import json
+import re
+import statistics
 from pathlib import Path
 
 from paper_figures import draw
@@ -102,7 +104,18 @@ def read(folder):
         for name in ("right", "wrong"):
             found = skewness(record.entropies.edges, getattr(record.entropies, name))
             cells[record.cell][f"skew_{name}"].append(found)
+        for place, own in by_place(record.layers).items():
+            cells[record.cell][f"q of {place}"].append(statistics.fmean(own))
     return about, dict(sorted(cells.items(), key=lambda item: cell_order(item[0])))
+
+
+def by_place(layers):
+    """{place in the network: [mean q of its layers]}: ``embed``, ``block 1`` and so on, ``head``."""
+    found = collections.defaultdict(list)
+    for name, layer in layers.items():
+        block = re.match(r"blocks\.(\d+)\.", name)
+        found[f"block {int(block[1]) + 1}" if block else name].append(layer.mean_q)
+    return found
 
 
 def skewness(edges, counts):

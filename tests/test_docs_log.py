@@ -26,7 +26,9 @@ CHOSEN = (
     "nodes 0.13 by example, contrast 4 by z, delta 0.1, kl sqrt(3 / N), ramp 0.3",
     "nodes 0.13 by example, contrast 4 by z, delta 0.5, kl sqrt(3 / N), ramp 0.3",
 )  # fmt: skip
-TABLES = {name: ROOT / f"results/trials-{name}.json" for name in ("default", "evidence", "warmup", "h200", "small")}
+TABLES = {
+    name: ROOT / f"results/trials-{name}.json" for name in ("width", "default", "evidence", "warmup", "h200", "small")
+}
 
 
 def table(file):
@@ -66,11 +68,19 @@ def test_settings_side_by_side_are_those_of_the_results():
     assert PAGE.split("<!-- nodes:begin -->\n")[1].split("<!-- nodes:end -->")[0] == side_by_side()
 
 
-def test_what_less_noise_on_narrow_layers_brought_is_in_the_results():
-    rows = json.loads((ROOT / "results/trials-width.json").read_text(encoding="utf-8"))["rows"]
-    before, after = (re.search(r"validation accuracy [\d.]+, NLL ([\d.]+)", row["printed"])[1] for row in rows)
-    said = PAGE.replace("\n", " ")
-    assert f"NLL {before} with one rate for all layers, {after} with a rate in proportion" in said
+def test_what_noise_on_nodes_of_narrow_layers_does_is_in_the_results():
+    digits = json.loads(TABLES["width"].read_text(encoding="utf-8"))["rows"]
+    nll = {row["tried"]: f"{row['nll']:.3f}" for row in digits}
+    said = PAGE.replace("\n  ", " ")
+    assert f"NLL {nll['node_width 128']}, with no such rule {nll['node_width 1']}, dropout {nll['dropout']} " in said
+    assert f"has {nll['node_width 16']} on the digits" in said
+    rows = json.loads(TABLES["default"].read_text(encoding="utf-8"))["rows"]
+    wide, one = (
+        {(row["data"], row["rate"]): row["nll"] for row in rows if row["tried"] == f"ising, node_width {width}"}
+        for width in (128, 1)
+    )
+    pairs = [f"{wide[key]:.3f} against {one[key]:.3f}" for key in wide]
+    assert len(pairs) == 4 and all(pair in said for pair in pairs) and all(wide[key] > one[key] for key in wide)
 
 
 @pytest.mark.parametrize("name", TABLES)

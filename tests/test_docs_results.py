@@ -13,7 +13,7 @@ from scipy.stats import skew
 
 from isingformer.study import Store, read_plan
 from isingformer.study.compare import verdict_list
-from isingformer.study.record import Cell
+from isingformer.study.record import Cell, Layer
 from records import study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ def paper_tables(paper_results):
     return sys.modules["paper_tables"]
 
 
-@pytest.mark.parametrize(("page", "parts"), [("docs/results.md", 7), ("README.md", 1)])
+@pytest.mark.parametrize(("page", "parts"), [("docs/results.md", 8), ("README.md", 1)])
 def test_the_tables_are_those_of_the_results(paper_results, paper_tables, page, parts):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert sum(f"<!-- {name}:begin -->" in text for name in paper_tables.PARTS) == parts
@@ -188,6 +188,14 @@ def test_the_summary_marks_the_best_of_a_row(paper_tables, kept):
     assert row in found
     assert "In the 1 cells" in found and "of 24" in found
     assert found.endswith("lowest NLL of the three in 1, the highest accuracy in 1 and the lowest ECE in 0.\n")
+
+
+def test_q_is_averaged_over_the_layers_of_a_block(paper_results):
+    layers = {
+        "embed": 0.1, "blocks.0.attn.qkv": 0.2, "blocks.0.mlp.fc1": 0.4, "blocks.10.mlp.fc1": 0.5, "head": 0.9,
+    }  # fmt: skip
+    found = paper_results.by_place({name: Layer(q, 0.0, ()) for name, q in layers.items()})
+    assert dict(found) == {"embed": [0.1], "block 1": [0.2, 0.4], "block 11": [0.5], "head": [0.9]}
 
 
 def test_skewness_of_a_histogram_is_that_of_its_values(paper_results):

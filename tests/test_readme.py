@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -63,19 +62,6 @@ def test_the_costs_are_those_of_the_results():
         (row,) = (row for row in json.loads((ROOT / file).read_text())["rows"] if row["step"] == step)
         assert time == f"{row['time / plain']:.2f}"
         assert memory == (f"{row['memory / plain']:.2f}" if "memory / plain" in row else "")
-
-
-def test_what_nodes_for_whole_examples_brought_is_in_the_results():
-    rows = json.loads((ROOT / "results/trials-nodes.json").read_text())["rows"]
-
-    def found(tried, score):
-        own = [row for row in rows if (row["data"], row["size"], row["tried"]) == ("fashion-mnist", 6000, tried)]
-        return statistics.fmean(row[score] for row in own)
-
-    defaults = "nodes 0.13 by example, contrast 4 by z, delta 0.1, kl sqrt(3 / N), ramp 0.3"
-    wanted = [found(f"nodes 0.1 by {kind}", score) for score in ("nll", "ece") for kind in ("token", "example")]
-    said = README.split("<!-- nodes:begin -->")[1].split("<!-- nodes:end -->")[0]
-    assert re.findall(r"0\.\d+", said) == [f"{value:.3f}" for value in (*wanted, found(defaults, "nll"))]
 
 
 def test_the_first_training_is_said_to_take_and_reach_what_it_did():

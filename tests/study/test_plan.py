@@ -296,6 +296,17 @@ def test_some_datasets_and_methods_alone():
         shard_of(plan, Shard(methods=("isng",)))
 
 
+def test_some_sizes_and_rates_alone():
+    plan = read_plan("quick")  # digits, plain among the methods, which has no rate
+    cells = {cell for cell, _ in shard_of(plan, Shard(sizes=(500,), rates=(0.5,)))}
+    assert cells == {cell for cell in plan.cells() if cell.size == 500 and cell.rate in (0.5, None)}
+    assert {cell.rate for cell in cells} == {0.5, None}
+    with pytest.raises(ValueError, match="'quick' has no size 501; it has 100, 500"):
+        shard_of(plan, Shard(sizes=(501,)))
+    with pytest.raises(ValueError, match=r"'quick' has no rate 0\.2; it has 0\.1, 0\.5"):
+        shard_of(plan, Shard(rates=(0.2,)))
+
+
 @pytest.mark.parametrize("shard", [(0, 1), (2, 1), (1.0, 2)])
 def test_a_shard_out_of_range(shard):
     with pytest.raises(ValueError, match="i from 1 to n"):

@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--datasets", nargs="+", default=(), metavar="NAME", help="these of the plan alone; the others can follow"
     )
     parser.add_argument("--methods", nargs="+", default=(), metavar="NAME", help="likewise")
+    parser.add_argument("--sizes", nargs="+", default=(), type=count, metavar="N", help="likewise")
+    parser.add_argument("--rates", nargs="+", default=(), type=float, metavar="RATE", help="likewise")
     parser.add_argument("--jobs", type=count, metavar="N",
                         help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
@@ -48,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
     plan = read_plan(args.plan)
-    shard = parse_shard(args.shard)._replace(datasets=tuple(args.datasets), methods=tuple(args.methods)).checked(plan)
+    shard = parse_shard(args.shard)._replace(
+        datasets=tuple(args.datasets), methods=tuple(args.methods), sizes=tuple(args.sizes), rates=tuple(args.rates)
+    )
+    shard.checked(plan)
     runner = _runner(args)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])
