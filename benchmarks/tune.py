@@ -3,10 +3,10 @@
     python benchmarks/tune.py benchmarks/trials/small.toml --out results/trials-small.json
     python benchmarks/tune.py benchmarks/trials/small.toml --device cuda --out results/trials-small.json
 
-The file names cells (data, size, epochs and other settings of the recipe) and what is tried on each of them (a method,
-its rates and settings). The rates and seeds of a method train as one stack. A row is one method at one rate in one
-cell: mean over the seeds. Rows that the file named by --out holds, with the same settings throughout, are not made
-again.
+The file names cells (data, size, epochs, and where they differ from the others seeds and settings of the recipe) and
+what is tried on each of them (a method, its rates and settings). The rates and seeds of a method train as one stack. A
+row is one method at one rate in one cell: mean over the seeds. Rows that the file named by --out holds, with the same
+settings throughout, are not made again.
 """
 
 import argparse
@@ -58,13 +58,14 @@ def settings_of(how, cell, tried, rate):
 
 def rows_of(data, cell, tried, how, device):
     """One row for each rate."""
-    rates = [rate for rate in tried["rates"] for _ in how["seeds"]]
+    seeds = cell.get("seeds", how["seeds"])
+    rates = [rate for rate in tried["rates"] for _ in seeds]
     method = named_method(tried["method"], tuple(rates) if len(set(rates)) > 1 else rates[0], tried.get("settings"))
     recipe = {**how.get("recipe", {}), **cell.get("recipe", {})}
     recipes = [
         isf.Recipe(epochs=cell["epochs"], train_size=cell["size"], validation=0, seed=seed, **recipe)
         for _ in tried["rates"]
-        for seed in how["seeds"]
+        for seed in seeds
     ]
     started = time.perf_counter()
     stack = Stack(data, method, recipes, device=device)
@@ -75,7 +76,7 @@ def rows_of(data, cell, tried, how, device):
     q = torch.cat(drops, 1) if drops else torch.zeros(len(recipes), 1)
     seconds = time.perf_counter() - started
     for number, rate in enumerate(tried["rates"]):
-        own = range(number * len(how["seeds"]), (number + 1) * len(how["seeds"]))
+        own = range(number * len(seeds), (number + 1) * len(seeds))
 
         def mean(of, own=own):
             return statistics.fmean(float(of(replica)) for replica in own)
