@@ -24,10 +24,6 @@ def mean(cells, cell, score):
     return statistics.fmean(value for value in cells[cell][score] if value is not None)
 
 
-def with_sd(cells, cell, score):
-    return f"{mean(cells, cell, score):.3f} ({statistics.stdev(cells[cell][score]):.3f})"
-
-
 def where(abouts, cells):
     """One paragraph: how much of the grid there is, and where it was made."""
     every = [made for about in abouts for made in about["made"]]
@@ -150,8 +146,8 @@ def zeros(abouts, cells):
         if cell.method == "ising" and dense in cells:
             numbers = [mean(cells, cell, "dropped"), mean(cells, cell, "probable_accuracy")]
             entries = [f"{number:.3f}" for number in (*numbers, mean(cells, dense, "accuracy"))]
-            rows.append([DATASETS[cell.dataset], f"{cell.size:,}", str(cell.rate), *entries])
-    head = ["data", "images", "delta", "share of weights zero", "accuracy so", "dropconnect 0.1"]
+            rows.append([f"{DATASETS[cell.dataset]}, {cell.size:,}", str(cell.rate), *entries])
+    head = ["data, images", "delta", "share of weights zero", "accuracy so", "dropconnect 0.1"]
     return table(head, rows) if rows else "Nothing of `ising` has been trained yet.\n"
 
 
@@ -175,10 +171,10 @@ def by_method(cells, entry):
     """A row a dataset, size and rate, a column a method: what `entry` says of a cell."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
     rows = [
-        [DATASETS[dataset], f"{size:,}", str(rate), *(entry(Cell(dataset, size, method, rate)) for method in methods)]
+        [f"{DATASETS[dataset]}, {size:,}", str(rate), *(entry(Cell(dataset, size, method, rate)) for method in methods)]
         for dataset, size, rate in dict.fromkeys((cell.dataset, cell.size, cell.rate) for cell in cells)
     ]
-    return table(["data", "images", "rate", *methods], rows)
+    return table(["data, images", "rate", *methods], rows)
 
 
 def accuracies(abouts, cells):
@@ -186,9 +182,9 @@ def accuracies(abouts, cells):
 
     def entry(cell):
         theirs = paper_number(cell)
-        own = with_sd(cells, cell, "accuracy") if cell in cells else "–"
+        own = f"{mean(cells, cell, 'accuracy'):.3f}" if cell in cells else "–"
         mark = "" if theirs.comparable else " †"
-        return f"{own} / {theirs.means['accuracy']:.3f} ({theirs.sds['accuracy']:.3f}){mark}"
+        return f"{own} / {theirs.means['accuracy']:.3f}{mark}"
 
     return by_method(cells, entry)
 
