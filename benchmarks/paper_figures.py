@@ -9,21 +9,24 @@ from isingformer.explain.look import new_figure
 from isingformer.study.figures import by_size
 from isingformer.study.figures.style import in_order, legend, our_settings, rendered, title_of
 
-OVERVIEW = Path(__file__).resolve().parents[1] / "docs" / "results.png"
 SCORES = {"nll": "NLL \N{DOWNWARDS ARROW}", "ece": "ECE \N{DOWNWARDS ARROW}", "accuracy": "Accuracy \N{UPWARDS ARROW}"}
 
 
-def draw(cells, folder, overview_file=OVERVIEW):
-    """A figure a dataset into the folder, as SVG, and one of all datasets."""
+def draw(cells, folder):
+    """A figure a dataset, as SVG."""
     every, folder = summaries(cells), make_folder(Path(folder))
     for dataset in dict.fromkeys(cell.dataset for cell in every):
         own = {cell: summary for cell, summary in every.items() if cell.dataset == dataset}
         with our_settings():
             figure = by_size.draw(own, dataset)
         _write(folder / f"metrics_{dataset}.svg", rendered(figure, "svg"))
+
+
+def draw_overview(cells, file):
+    """All datasets in one figure, as PNG."""
     with our_settings():
-        figure = overview(every)
-    _write(Path(overview_file), rendered(figure, "png"))
+        figure = overview(summaries(cells))
+    _write(Path(file), rendered(figure, "png"))
 
 
 def overview(cells):
@@ -44,7 +47,9 @@ def overview(cells):
         by_size.size_axis(panels[0, column], sorted({cell.size for cell in own}))
         panels[-1, column].set_xlabel("training images")
     figure.align_ylabels(panels[:, 0])
-    legend(figure, "Test images, mean and standard deviation over ten training samples", methods, {}, columns=5)
+    samples = max(summary.replicas for summary in cells.values())
+    title = f"Test images, mean and standard deviation over {samples} training samples"
+    legend(figure, title, methods, {}, columns=5)
     return figure
 
 

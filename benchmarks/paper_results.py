@@ -5,14 +5,17 @@
     python benchmarks/paper_results.py page results/paper results/paper-first docs/results.md
     python benchmarks/paper_results.py page results/paper results/paper-first README.md
     python benchmarks/paper_results.py figures results/paper results/paper-first results/paper/figures
+    python benchmarks/paper_results.py overview results/paper results/paper-first docs/results.png
+    python benchmarks/paper_results.py differences results/paper results/paper-first results/paper/against.csv
     python benchmarks/paper_results.py restore results/paper studies/paper
 
 `keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
 trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
 between the marks of a page, from one folder or several: a cell is taken from the first that has it. `figures` draws the
-scores by training size, a figure a dataset, and those of all datasets in one, docs/results.png. `restore` makes the
-study's folder anew on another machine, where the same command then goes on. `results/paper-first` has the first 340
-trainings, which were kept without their records: there are the tables alone.
+scores by training size, a figure a dataset, `overview` those of all datasets in one, and `differences` writes what
+stands behind "clearly". `restore` makes the study's folder anew on another machine, where the same command then goes
+on. `results/paper-first` has the first 340 trainings, which were kept without their records: there are the tables
+alone.
 """
 
 import argparse
@@ -25,8 +28,9 @@ import re
 import statistics
 from pathlib import Path
 
-from paper_figures import draw
-from paper_tables import PARTS
+from paper_figures import draw, draw_overview
+from paper_goals import differences, goals, summary, zeros
+from paper_tables import accuracies, calibrations, claims, depth, spoken, where
 
 from isingformer._files import renamed, write_json, write_text
 from isingformer.study import Store
@@ -36,6 +40,11 @@ from isingformer.study.summary import cell_order
 from isingformer.study.tables import write_tables
 
 RECORDS = "records.jsonl.gz"
+PARTS = {
+    "made": where, "goals": goals, "summary": summary, "zeros": zeros, "depth": depth, "verdicts": spoken,
+    "accuracy": accuracies, "calibration": calibrations, "claims": claims,
+}  # fmt: skip
+"""By the name of their marks on a page."""
 
 
 def keep(study, folder):
@@ -98,6 +107,7 @@ def read(folder):
     with open(folder / "replicas.csv", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             cell = Cell(row["dataset"], int(row["size"]), row["method"], float(row["rate"]) if row["rate"] else None)
+            cells[cell]["seed"].append(int(row["seed"]))
             for name in list(row)[6:]:
                 cells[cell][name].append(float(row[name]) if row[name] else None)
     for record in records_of(folder) if (folder / RECORDS).is_file() else ():
@@ -152,19 +162,23 @@ def filled(text, *folders):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("keep", "page", "figures", "restore"))
+    parser.add_argument("what", choices=("keep", "restore", "page", "figures", "overview", "differences"))
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("to", type=Path)
     args = parser.parse_args()
     try:
-        if args.what == "page":
-            write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
-        elif args.what == "figures":
-            draw(read_all(args.source)[1], args.to)
-        elif len(args.source) > 1:
+        if args.what in ("keep", "restore") and len(args.source) > 1:
             raise ValueError(f"{args.what} takes one folder, got {len(args.source)}")
+        if args.what == "keep":
+            keep(args.source[0], args.to)
+        elif args.what == "restore":
+            restore(args.source[0], args.to)
+        elif args.what == "page":
+            write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
+        elif args.what == "differences":
+            write_text(args.to, differences(read_all(args.source)[1]))
         else:
-            {"keep": keep, "restore": restore}[args.what](args.source[0], args.to)
+            {"figures": draw, "overview": draw_overview}[args.what](read_all(args.source)[1], args.to)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

@@ -1,26 +1,24 @@
-"""The parts of docs/results.md and the README that are made from the trainings that are kept.
+"""Parts of docs/results.md that are made from the trainings that are kept: what was trained, and the paper beside it.
 
-A part takes (abouts, cells): the circumstances of every folder, and ``{cell: {score: [a number a replica]}}``. Every
-method saw the same training samples in the same order, so that the numbers of two cells are paired by their place.
+A part takes (abouts, cells): the circumstances of every folder, and ``{cell: {score: [a number a replica]}}``.
 """
 
 import dataclasses
 import statistics
 
-from isingformer.study.compare import against_paper, with_interval
+from isingformer.study.compare import against_paper
 from isingformer.study.paper import paper_number
 from isingformer.study.plan import Plan
 from isingformer.study.record import Cell, Entropies
-from isingformer.study.summary import BETTER, DATASETS, Summary
+from isingformer.study.summary import DATASETS, Summary
 
 SIMPLE, COMPLEX = ("mnist", "fashion-mnist"), ("cifar10", "cifar100")
-SMALL, MIDDLE = (250, 300), (5000, 6000)
+SMALL = (250, 300)
 ISINGS = ("ising-paper", "ising-paper-obd", "ising")
-RIVALS = ("dropout", "dropconnect")
-SHOWN = (*RIVALS, "ising")
 
 
 def mean(cells, cell, score):
+    """Over the replicas in which it is defined."""
     return statistics.fmean(value for value in cells[cell][score] if value is not None)
 
 
@@ -43,7 +41,9 @@ def summaries(cells):
     """As the study's own code takes them, without what only records have."""
     found = {}
     for cell, values in cells.items():
-        known = {score: [value for value in own if value is not None] for score, own in values.items()}
+        known = {
+            score: [value for value in own if value is not None] for score, own in values.items() if score != "seed"
+        }
         found[cell] = Summary(
             cell=cell, replicas=len(values["accuracy"]),
             means={score: statistics.fmean(own) if own else None for score, own in known.items()},
@@ -59,98 +59,6 @@ def spoken(abouts, cells):
     return "".join(f"- {verdict.text}\n" for verdict in against_paper(summaries(cells)))
 
 
-def same_rate(cells):
-    """[(a cell of `ising`, [those of both rivals at its rate])] where all three are trained."""
-    every = [
-        (cell, [Cell(cell.dataset, cell.size, rival, cell.rate) for rival in RIVALS])
-        for cell in cells
-        if cell.method == "ising"
-    ]
-    return [(cell, rivals) for cell, rivals in every if all(rival in cells for rival in rivals)]
-
-
-def better(cells, cell, rival, score, *, clearly=False):
-    """Whether a cell is better than another on average; clearly: the 95% interval of the difference excludes 0."""
-    sign = 1 if BETTER[score] == "higher" else -1
-    pairs = zip(cells[cell][score], cells[rival][score], strict=True)
-    average, low, _ = with_interval([sign * (one - other) for one, other in pairs])
-    return low is not None and low > 0 if clearly else average > 0
-
-
-def near(cells, cell, rivals):
-    """Whether an accuracy is above the better rival's, or within one of its standard deviations below."""
-    best = max(rivals, key=lambda rival: mean(cells, rival, "accuracy"))
-    return mean(cells, cell, "accuracy") >= mean(cells, best, "accuracy") - statistics.stdev(cells[best]["accuracy"])
-
-
-def goals(abouts, cells):
-    """How often `ising` is better than both others at the same rate, and than the paper says its method is."""
-    whole = same_rate(cells)
-    if not whole:
-        return "Nothing of `ising` has been trained yet.\n"
-
-    def count(score, clearly):
-        return sum(all(better(cells, cell, r, score, clearly=clearly) for r in rivals) for cell, rivals in whole)
-
-    theirs = [(cell, paper_number(cell)) for cell, _ in whole]
-    theirs = [(cell, number) for cell, number in theirs if number and number.comparable]
-    above = sum(mean(cells, cell, "accuracy") > number.means["accuracy"] for cell, number in theirs)
-    rows = [
-        *([f"{words} at the same rate", f"{count(score, False)} of {len(whole)}", str(count(score, True))]
-          for score, words in (("nll", "NLL lower than that of both"), ("ece", "ECE lower than that of both"),
-                               ("accuracy", "accuracy higher than that of both"))),
-        ["accuracy higher than the better one's, or within one of its standard deviations below",
-         f"{sum(near(cells, *one) for one in whole)} of {len(whole)}", ""],
-        ["accuracy higher than the paper's for its method", f"{above} of {len(theirs)}", ""],
-    ]  # fmt: skip
-    return table(["`ising` against dropout and dropconnect", "cells", "clearly so"], rows)
-
-
-def best_of(rows):
-    """Entries ``[(text, number, lower is better)]`` of a row, the best one bold."""
-    numbers = [-number if lower else number for _, number, lower in rows]
-    return [f"**{text}**" if value == max(numbers) else text for (text, *_), value in zip(rows, numbers, strict=True)]
-
-
-def summary(abouts, cells):
-    """Accuracy / NLL / ECE with 5,000 or 6,000 training images, and what all sizes say, in a sentence."""
-    rows = []
-    for cell, rivals in same_rate(cells):
-        if cell.size in MIDDLE:
-            columns = [
-                best_of([(f"{(value := mean(cells, own, score)):.3f}", value, BETTER[score] == "lower")
-                         for own in (*rivals, cell)])
-                for score in ("accuracy", "nll", "ece")
-            ]  # fmt: skip
-            entries = [" / ".join(own) for own in zip(*columns, strict=True)]
-            rows.append([f"{DATASETS[cell.dataset]}, {cell.size:,}", str(cell.rate), *entries])
-    whole = same_rate(cells)
-
-    def count(score):
-        return sum(all(better(cells, cell, rival, score) for rival in rivals) for cell, rivals in whole)
-
-    every = {cell for about in abouts for cell in Plan.from_json(about["plan"]).cells()}
-    planned = sum(cell.method == "ising" for cell in every)
-    rest = "" if planned == len(whole) else f" trained so far, of {planned}"
-    return table(["data, images", "rate", *SHOWN], rows) + (
-        f"\nIn the {len(whole)} cells of dataset, size and rate{rest}, `ising` has the lowest NLL of the three in "
-        f"{count('nll')}, the highest accuracy in {count('accuracy')} and the lowest ECE in {count('ece')}.\n"
-    )
-
-
-def zeros(abouts, cells):
-    """The most probable network of `ising`, with its weights that are zero, beside dropconnect at 0.1."""
-    rows = []
-    for cell in cells:
-        dense = Cell(cell.dataset, cell.size, "dropconnect", 0.1)
-        if cell.method == "ising" and dense in cells:
-            numbers = [mean(cells, cell, "dropped"), mean(cells, cell, "probable_accuracy")]
-            entries = [f"{number:.3f}" for number in (*numbers, mean(cells, dense, "accuracy"))]
-            rows.append([f"{DATASETS[cell.dataset]}, {cell.size:,}", str(cell.rate), *entries])
-    head = ["data, images", "delta", "share of weights zero", "accuracy so", "dropconnect 0.1"]
-    return table(head, rows) if rows else "Nothing of `ising` has been trained yet.\n"
-
-
 def depth(abouts, cells):
     """The mean of q from the patches to the head, of the Ising methods on MNIST with 6,000 images."""
     shown = [cell for cell in cells if (cell.dataset, cell.size) == ("mnist", 6000) and cell.method in ISINGS]
@@ -158,7 +66,7 @@ def depth(abouts, cells):
     names = {score for cell in shown for score in cells[cell] if score.startswith("q of ")}
     rows = [
         [name.removeprefix("q of "), *(f"{mean(cells, cell, name):.3f}" for cell in shown)]
-        for name in sorted(names, key=lambda name: (name == "q of head", "block" in name, name))
+        for name in sorted(names, key=lambda name: (name == "q of head", len(name), name))  # block 10 after block 9
     ]
     return table(["place", *(f"{cell.method} {cell.rate}" for cell in shown)], rows)
 
@@ -257,9 +165,3 @@ def claims(abouts, cells):
             ),
         )  # fmt: skip
     return table(["claim", "holds in"], rows)
-
-
-PARTS = {
-    "made": where, "goals": goals, "summary": summary, "zeros": zeros, "depth": depth, "verdicts": spoken,
-    "accuracy": accuracies, "calibration": calibrations, "claims": claims,
-}  # fmt: skip

@@ -14,6 +14,7 @@ from scipy.stats import skew
 from isingformer.study import Store, read_plan
 from isingformer.study.compare import verdict_list
 from isingformer.study.record import Cell, Layer
+from isingformer.study.summary import METHOD_ORDER
 from records import study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,11 +35,29 @@ def paper_tables(paper_results):
     return sys.modules["paper_tables"]
 
 
+@pytest.fixture(scope="module")
+def paper_goals(paper_results):
+    return sys.modules["paper_goals"]
+
+
 @pytest.mark.parametrize(("page", "parts"), [("docs/results.md", 8), ("README.md", 1)])
-def test_the_tables_are_those_of_the_results(paper_results, paper_tables, page, parts):
+def test_the_tables_are_those_of_the_results(paper_results, page, parts):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert sum(f"<!-- {name}:begin -->" in text for name in paper_tables.PARTS) == parts
+    assert sum(f"<!-- {name}:begin -->" in text for name in paper_results.PARTS) == parts
     assert paper_results.filled(text, *FOLDERS) == text
+
+
+def test_the_differences_are_those_of_the_results(paper_results, paper_goals):
+    _, cells = paper_results.read_all(FOLDERS)
+    assert (FOLDERS[0] / "against.csv").read_text(encoding="utf-8") == paper_goals.differences(cells)
+
+
+def test_the_figures_have_the_methods_that_are_trained(paper_results):
+    _, cells = paper_results.read_all(FOLDERS)
+    for dataset in {cell.dataset for cell in cells}:
+        text = (FOLDERS[0] / "figures" / f"metrics_{dataset}.svg").read_text(encoding="utf-8")
+        shown = {method for method in METHOD_ORDER if f">{method}<" in text}
+        assert shown == {cell.method for cell in cells if cell.dataset == dataset}
 
 
 def test_every_training_is_one_of_the_plan(paper_results):
@@ -140,54 +159,95 @@ def test_a_cell_is_taken_from_the_first_folder_that_has_it(paper_results, paper_
     assert paper_tables.spoken(abouts, cells).splitlines() == [f"- {line}" for line in wanted] and len(wanted) > 3
 
 
-def test_goals_are_counted_by_means_and_by_the_better_rivals_spread(paper_tables):
-    def cell(method, accuracies, nll, ece, rate=0.1):
-        key = Cell("mnist", 300, method, rate)
-        return {key: {"accuracy": accuracies, "nll": [nll] * 2, "ece": [ece] * 2}}
-
-    # The better rival has 0.51 (0.014); ising is below it by less, has the lowest NLL, and an ECE between them.
-    near = {**cell("dropout", [0.5, 0.52], 1.4, 0.04), **cell("dropconnect", [0.3, 0.3], 1.5, 0.06)}
-    near |= cell("ising", [0.49, 0.51], 1.3, 0.05)
-    # Here it is too far below, and worse than one rival in NLL; but the best in ECE and above the paper's 0.289.
-    far = {**cell("dropout", [0.5, 0.52], 1.4, 0.04, 0.5), **cell("dropconnect", [0.3, 0.3], 1.2, 0.06, 0.5)}
-    far |= cell("ising", [0.48, 0.5], 1.3, 0.01, 0.5)
-    found = re.findall(r"\| ([^|]+) \| (\d of \d) \|", paper_tables.goals([], {**near, **far}))
-    assert [count for _, count in found] == ["1 of 2", "1 of 2", "0 of 2", "1 of 2", "2 of 2"]
-    assert "yet" in paper_tables.goals([], {key: v for key, v in near.items() if key.method != "ising"})
+def values(accuracy, nll, ece, **more):
+    """Of a cell of three replicas; a number stands for three alike."""
+    scores = {"accuracy": accuracy, "nll": nll, "ece": ece, **more}
+    return {"seed": [1, 2, 3], **{name: own if isinstance(own, list) else [own] * 3 for name, own in scores.items()}}
 
 
-def test_clearly_better_is_by_the_interval_of_paired_differences(paper_tables):
-    one, surely, perhaps = (Cell("mnist", 300, method, 0.1) for method in ("ising", "dropout", "dropconnect"))
-    cells = {
-        one: {"nll": [1.0, 1.1, 1.2], "accuracy": [0.5, 0.6, 0.7]},
-        surely: {"nll": [1.3, 1.35, 1.55], "accuracy": [0.3, 0.35, 0.55]},  # worse by 0.3, 0.25, 0.35: 0.3 -+ 0.12
-        perhaps: {"nll": [1.3, 1.0, 1.6], "accuracy": [0.9, 0.5, 0.6]},  # by 0.3, -0.1, 0.4
-    }
-    assert paper_tables.better(cells, one, surely, "nll") and paper_tables.better(cells, one, perhaps, "nll")
-    assert paper_tables.better(cells, one, surely, "nll", clearly=True)
-    assert not paper_tables.better(cells, one, perhaps, "nll", clearly=True)
-    assert paper_tables.better(cells, one, surely, "accuracy") and not paper_tables.better(
-        cells, one, perhaps, "accuracy"
+def three(dropout, dropconnect, ising, size=300, rate=0.1):
+    """The cells of the three methods in one place of the grid."""
+    found = {"dropout": dropout, "dropconnect": dropconnect, "ising": ising}
+    return {Cell("mnist", size, method, rate): own for method, own in found.items()}
+
+
+@pytest.fixture
+def grid():
+    """Three places. In the first all is better, NLL clearly so; in the second NLL is clearly worse than one rival's."""
+    low, high = [1.0, 1.1, 1.2], [1.3, 1.35, 1.55]  # apart by 0.3, 0.25, 0.35: 0.3 -+ 0.12
+    first = three(values([0.5, 0.52, 0.54], high, 0.04), values(0.3, high, 0.06), values(0.6, low, 0.03))
+    # dropout, the better one, has 0.52 (0.02); ising is below it by less, and above the paper's 0.289
+    second = three(
+        values([0.5, 0.52, 0.54], low, 0.04), values(0.3, 2.0, 0.06), values([0.51, 0.5, 0.52], high, 0.01), rate=0.5
     )
-    assert not paper_tables.better(cells, surely, one, "nll", clearly=True)
+    # apart in ECE by 0.3, -0.1, 0.4: 0.2 -+ 0.66; in accuracy too far below, and below the paper's 0.849
+    third = three(
+        values(0.9, low, [1.0, 1.1, 1.2]), values(0.3, low, 9.0), values(0.8, 0.9, [1.3, 1.0, 1.6]), 6000, 0.5
+    )  # fmt: skip
+    return {**first, **second, **third}
 
 
-def test_the_summary_marks_the_best_of_a_row(paper_tables, kept):
-    def values(accuracy, nll, ece):
-        return {"accuracy": [accuracy] * 2, "nll": [nll] * 2, "ece": [ece] * 2}
+def test_goals_are_counted_by_means_and_by_intervals(paper_goals, grid):
+    found = paper_goals.goals([], grid)
+    rows = re.findall(r"^\| (.+?) \| (\d of \d) \| (\d?) \| (\d?) \|$", found, re.M)
+    assert [row[1:] for row in rows] == [
+        ("2 of 3", "1", "1"), ("2 of 3", "0", "0"), ("1 of 3", "0", "0"), ("2 of 3", "", "")
+    ]  # fmt: skip
+    assert "In 2 of 3 cells the accuracy of `ising` is above" in found
+    assert "that of dropconnect in 1 and that of dropout in 3" in found
+    assert "yet" in paper_goals.goals([], {cell: own for cell, own in grid.items() if cell.method != "ising"})
 
+
+def test_cells_are_paired_by_their_seeds(paper_goals):
+    one, other = Cell("mnist", 300, "ising", 0.1), Cell("mnist", 300, "dropout", 0.1)
     cells = {
-        Cell("mnist", 6000, "dropout", 0.5): values(0.9, 0.5, 0.01),
-        Cell("mnist", 6000, "dropconnect", 0.5): values(0.8, 0.6, 0.02),
-        Cell("mnist", 6000, "ising", 0.5): values(0.95, 0.4, 0.03),
-        Cell("mnist", 300, "ising", 0.5): values(0.1, 0.1, 0.1),  # nothing to compare it with
+        one: {"seed": [7, 8, 9, 10], "nll": [1.0, 2.0, None, 5.0]},
+        other: {"seed": [9, 8, 7], "nll": [0.0, 2.5, 1.1]},  # in another order, one missing, one not defined
     }
+    average, low, high = paper_goals.difference(cells, one, other, "nll")
+    assert average == pytest.approx(-0.3) and low < -0.3 < high  # of -0.1 and -0.5
+    assert paper_goals.standing(cells, one, other, "nll") == (True, False)
+    assert paper_goals.standing(cells, other, one, "nll") == (False, False)
+
+
+def test_differences_are_written_with_their_intervals(paper_goals, grid):
+    rows = list(csv.DictReader(paper_goals.differences(grid).splitlines()))
+    assert len(rows) == 3 * 3 * 2  # places, scores, rivals
+    (row,) = (r for r in rows if (r["size"], r["rate"], r["score"], r["rival"]) == ("300", "0.1", "nll", "dropout"))
+    assert float(row["mean"]) == pytest.approx(-0.3) and float(row["high"]) == pytest.approx(-0.3 + 0.12421, abs=1e-4)
+    assert (row["better"], row["clear"]) == ("true", "true")
+
+
+def test_the_summary_shows_middle_sizes_and_counts_all(paper_goals, grid):
     plan = read_plan(ROOT / "benchmarks" / "paper.toml").to_json()
-    found = paper_tables.summary([{"plan": plan}], cells)
-    row = "| MNIST, 6,000 | 0.5 | 0.900 / 0.500 / **0.010** | 0.800 / 0.600 / 0.020 | **0.950** / **0.400** / 0.030 |"
-    assert row in found
-    assert "In the 1 cells" in found and "of 24" in found
-    assert found.endswith("lowest NLL of the three in 1, the highest accuracy in 1 and the lowest ECE in 0.\n")
+    found = paper_goals.summary([{"plan": plan}], grid)
+    rows = found.splitlines()[2:3]
+    assert rows == [
+        "| MNIST, 6,000 | 0.5 | **0.900** / 1.100 / **1.100** | 0.300 / 1.100 / 9.000 | 0.800 / **0.900** / 1.300 |"
+    ]
+    assert "In the 3 cells of dataset, size and rate trained so far, of 24," in found
+    assert (
+        "lowest NLL of the three in 2 (clearly so in 1), the highest accuracy in 1 (0) and the lowest ECE in 2 (0)"
+        in found
+    )
+    assert found.endswith("clearly worse than one of the others' in 0.\n")
+
+
+def test_zeros_stand_beside_both_accuracies(paper_goals):
+    ising = values(0.8, 1.0, 0.1, dropped=0.4, probable_accuracy=0.7)
+    cells = {Cell("mnist", 300, "ising", 0.5): ising, Cell("mnist", 300, "dropconnect", 0.1): values(0.6, 1.0, 0.1)}
+    assert paper_goals.zeros([], cells).splitlines()[2:] == ["| MNIST, 300 | 0.5 | 0.400 | 0.700 | 0.800 | 0.600 |"]
+
+
+def test_q_is_shown_from_the_patches_to_the_head(paper_tables):
+    places = {"q of head": [0.9], "q of block 10": [0.3], "q of embed": [0.1], "q of block 2": [0.2, 0.4]}
+    found = paper_tables.depth(
+        [], {Cell("mnist", 6000, "ising", 0.5): places, Cell("mnist", 300, "ising", 0.5): places}
+    )
+    assert found.splitlines() == [
+        "| place | ising 0.5 |", "| --- | --- |", "| embed | 0.100 |", "| block 2 | 0.300 |", "| block 10 | 0.300 |",
+        "| head | 0.900 |",
+    ]  # fmt: skip
 
 
 def test_q_is_averaged_over_the_layers_of_a_block(paper_results):
@@ -207,7 +267,8 @@ def test_skewness_of_a_histogram_is_that_of_its_values(paper_results):
 
 def test_the_figures_show_every_method_of_a_dataset(paper_results, kept, tmp_path):
     _, cells = paper_results.read(kept[1])
-    paper_results.draw(cells, tmp_path / "figures", tmp_path / "overview.png")
+    paper_results.draw(cells, tmp_path / "figures")
+    paper_results.draw_overview(cells, tmp_path / "overview.png")
     assert {file.name for file in (tmp_path / "figures").iterdir()} == {"metrics_mnist.svg", "metrics_cifar10.svg"}
     text = (tmp_path / "figures" / "metrics_cifar10.svg").read_text(encoding="utf-8")
     assert all(method in text for method in ("dropout", "dropconnect", "ising-paper", "CIFAR-10"))

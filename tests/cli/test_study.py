@@ -65,9 +65,20 @@ def test_a_shard_is_a_part(done, plan, tmp_path):
     assert len(list((tmp_path / "study" / "records").iterdir())) == 2
 
 
+def test_some_sizes_methods_and_rates_are_a_part(done, plan, tmp_path):
+    plan.write_text(PLAN.replace("sizes = [20]", "sizes = [20, 30]").replace("[0.1]", "[0.1, 0.5]"))
+    line = ["study", plan, "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu", "--quiet"]
+    some = ["--sizes", "30", "--rates", "0.5", "--methods", "ising"]
+    assert "2 of 2 trainings done" in done(*line, *some)
+    names = {file.name for file in (tmp_path / "study" / "records").iterdir()}
+    assert names == {f"digits_30_ising_0.5_r{replica}.json" for replica in (0, 1)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["study", "paper", "--datasets", "mnist", "--sizes", "5000"], "name sizes that one of the datasets has"),
+        (["study", "quick", "--rates", "0.2"], "the plan 'quick' has no rate 0.2; it has 0.1, 0.5"),
         (["study", "nothere.toml"], "cannot read the plan 'nothere.toml'"),
         (["study", "quick", "--datasets", "mnist"], "the plan 'quick' has no dataset 'mnist'; it has digits"),
         (["study", "quick", "--shard", "3/2"], "a shard is i/n with i from 1 to n"),

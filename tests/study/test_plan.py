@@ -305,6 +305,16 @@ def test_some_sizes_and_rates_alone():
         shard_of(plan, Shard(sizes=(501,)))
     with pytest.raises(ValueError, match=r"'quick' has no rate 0\.2; it has 0\.1, 0\.5"):
         shard_of(plan, Shard(rates=(0.2,)))
+    paper, some = read_plan("paper"), Shard(sizes=(300, 5000), rates=(0.1,))
+    assert {(cell.dataset, cell.size, cell.rate) for cell, _ in shard_of(paper, some)} == {
+        ("mnist", 300, 0.1), ("fashion-mnist", 300, 0.1), ("cifar10", 5000, 0.1), ("cifar100", 5000, 0.1)
+    }  # fmt: skip
+    parts = [shard_of(paper, some._replace(i=i, n=3)) for i in (1, 2, 3)]
+    assert parts[0] + parts[1] + parts[2] == shard_of(paper, some)
+    with pytest.raises(
+        ValueError, match="nothing of the plan 'paper' is of all the datasets, methods, sizes and rates"
+    ):
+        shard_of(paper, Shard(datasets=("mnist",), sizes=(5000,)))
 
 
 @pytest.mark.parametrize("shard", [(0, 1), (2, 1), (1.0, 2)])

@@ -65,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.offline:
         with transfers(shown=not args.quiet) as bar:
+            needed = {cell.dataset for cell in plan.cells() if shard.has(cell)}
             for data in plan.datasets:
-                if data.source in SOURCES and data.label in (args.datasets or [data.label]):
+                if data.source in SOURCES and data.label in needed:
                     fetch(data.source, args.data_dir, bar)
     outcome = runner(
         plan, folder, device=args.device, shard=shard, jobs=args.jobs, data_dir=args.data_dir,

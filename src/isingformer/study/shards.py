@@ -41,6 +41,11 @@ class Shard(NamedTuple):
                 if name not in known:
                     has = ", ".join(map(str, known)) or "none"
                     raise ValueError(f"the plan {plan.name!r} has no {what} {name!r}; it has {has}")
+        if not any(map(self.has, plan.cells())):
+            raise ValueError(
+                f"nothing of the plan {plan.name!r} is of all the datasets, methods, sizes and rates that are named; "
+                "name sizes that one of the datasets has"
+            )
         return self
 
     def has(self, cell: Cell) -> bool:
