@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isingformer.nn.local import local_noise
-from isingformer.nn.noise import KeyedNoise
+from isingformer.nn.noise import KeyedNoise, derived_keys
 
 KEYS = torch.tensor([5, 77, 2**40 + 3])
 
@@ -28,6 +28,29 @@ def test_kernels_make_what_is_hashed(draw, own, monkeypatch):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=2e-6)
         number = torch.full((), layer, dtype=torch.int32, device="cuda")
         assert torch.equal(getattr(kernels, draw)((3, *own), torch.empty(0, device="cuda"), number), found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 13)])
+def test_keys_are_derived_alike_on_both_devices(shape):
+    keys = torch.randint(-(2**63), 2**63 - 1, shape)
+    places = torch.tensor(2**31 + 7), torch.randint(0, 2**40, shape)
+    expected = derived_keys(keys, *places)
+    found = derived_keys(keys.cuda(), *(place.cuda() for place in places))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype == torch.int32 and torch.equal(one.cpu(), other)
+
+
+@pytest.mark.gpu
+def test_compiled_masks_are_those_of_eager_mode(monkeypatch):
+    _, source = sources(monkeypatch)
+    q = torch.rand(3, 7, 12, device="cuda")
+
+    def kept(q):
+        return source.uniform(q.shape, q, 2) >= q
+
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(kept, dynamic=False)(q), kept(q))
 
 
 @pytest.mark.gpu

@@ -2,9 +2,9 @@
 
 Axes: keys ``[*R]``, noise ``[*R, *own]``: R replicas, own the shape of one replica's noise.
 
-Operators of their own. In eager mode the arithmetic would take fifty kernels. Of normals torch's compiler would make
-one, fused into whatever reads them, but in a backward pass it would make them anew rather than remember them, which
-takes longer than both.
+Operators of their own. In eager mode the arithmetic would take fifty kernels. torch's compiler would make one, fused
+into whatever reads the noise, but in a backward pass it would make normals anew rather than remember them, which takes
+longer than both; and it would take most of its time over these few lines, whose every step uses the last one twice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,38 @@ except ImportError:  # a build of torch without GPU support
     triton = None
 
 UNIFORM_SALT, NORMAL_SALT = 0, 0x9E3779B
+MASK_SALT, WEIGHT_SALT, PLACE_STRIDE = 0x3C6EF372, 0x1B873593, 0x27D4EB2F
 BLOCK = 1024
 """Words that one program makes."""
 
 
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether the kernels can take it."""
+    return triton is not None and tensor.device.type == "cuda"
+
+
 def fits(like: Tensor) -> bool:
-    """Whether the kernel makes noise for this device and type; float64 keeps all its digits elsewhere."""
-    return triton is not None and like.device.type == "cuda" and like.dtype != torch.float64
+    """Whether the kernels make noise for this device and type; float64 keeps all its digits elsewhere."""
+    return on_gpu(like) and like.dtype != torch.float64
+
+
+def derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """`noise.derived_keys` in one kernel instead of fifty: they are tiny, so that launching is all.
+
+    Args:
+        keys: int64 ``[*R]``, on a GPU.
+        masks: positions of the masks, a single number or ``[*R]``.
+        weights: positions of the weight noise, likewise.
+
+    Returns:
+        int32 ``[*R]`` each.
+    """
+    found = torch.empty((2, *keys.shape), dtype=torch.int32, device=keys.device)
+    places = [place.to(torch.int64).expand(keys.shape).contiguous() for place in (masks, weights)]
+    salts = MASK_SALT, WEIGHT_SALT, PLACE_STRIDE
+    count = keys.numel()
+    _derive[(1,)](keys.contiguous(), *places, found, count, *salts, triton.next_power_of_2(max(16, count)))
+    return found[0], found[1]
 
 
 @torch.library.custom_op(
@@ -87,6 +112,22 @@ if triton is not None:
         word = word ^ (word >> 15)
         word = word * 0x846CA68B
         return word ^ (word >> 16)
+
+    @triton.jit
+    def _derive(  # type: ignore[no-untyped-def]
+        keys, masks, weights, out, count,
+        mask_salt: tl.constexpr, weight_salt: tl.constexpr, stride: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """All replicas' two words."""
+        at = tl.arange(0, block)
+        key = tl.load(keys + at, at < count, 0)
+        base = _mixed(_mixed(key.to(tl.uint32)) ^ (key >> 32).to(tl.uint32))
+        mask = tl.load(masks + at, at < count, 0).to(tl.uint32)
+        weight = tl.load(weights + at, at < count, 0).to(tl.uint32)
+        first = _mixed(_mixed(base + mask_salt) + mask * stride)
+        second = _mixed(_mixed(base + weight_salt) + weight * stride)
+        tl.store(out + at, first.to(tl.int32, bitcast=True), at < count)
+        tl.store(out + count + at, second.to(tl.int32, bitcast=True), at < count)
 
     @triton.jit
     def _cosine(turn):  # type: ignore[no-untyped-def]

@@ -7,8 +7,9 @@
 layer l in stream r is a hash of (key[r], l, i); on a CPU in eager mode (key[r], l) seeds torch's generator instead.
 So replicas stacked on a leading axis each have a stream of their own that does not depend on who else is in the
 stack, a pass can be repeated for every chunk of a large input, masks can be held while the weight noise changes, and
-it all compiles into the kernels that use it. The keys move only when told to (`advance`, `set`), so a recomputed pass
-under gradient checkpointing sees the keys of the pass that came last: run backward before the next forward.
+it all can be compiled and captured; on a GPU kernels of our own make it (`keyed.py`). The keys move only when told to
+(`advance`, `set`), so a recomputed pass under gradient checkpointing sees the keys of the pass that came last: run
+backward before the next forward.
 
 Both give ``uniform`` in [0, 1) for masks and ``normal`` for weight noise. A shape is ``[*replicas, ...]``.
 """
@@ -22,6 +23,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from . import keyed
 from .keyed import NORMAL_SALT, UNIFORM_SALT, fits, keyed_normal, keyed_uniform
 
 
@@ -78,12 +80,16 @@ def _as_tensor(layer: int | Tensor, like: Tensor) -> Tensor:
     return layer if isinstance(layer, Tensor) else torch.full((), layer, dtype=torch.int32, device=like.device)
 
 
-def _derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """One word a stream at these positions, int32 ``[*replicas]``: (of the masks, of the weight noise)."""
+    if keyed.on_gpu(keys):
+        return keyed.derived_keys(keys, masks, weights)
     base = _mix(_mix(keys.to(torch.int32)) ^ (keys >> 32).to(torch.int32))
     places = masks.to(torch.int32), weights.to(torch.int32)
-    salts = 0x3C6EF372, 0x1B873593
-    first, second = (_mix(_mix(base + salt) + place * 0x27D4EB2F) for place, salt in zip(places, salts, strict=True))
+    salts = keyed.MASK_SALT, keyed.WEIGHT_SALT
+    first, second = (
+        _mix(_mix(base + salt) + place * keyed.PLACE_STRIDE) for place, salt in zip(places, salts, strict=True)
+    )
     return first, second
 
 
@@ -102,7 +108,6 @@ class KeyedNoise:
         self.position = torch.zeros_like(self.keys)
         self.mask_key = torch.zeros_like(self.keys, dtype=torch.int32)
         self.weight_key = torch.zeros_like(self.mask_key)
-        self._derive: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _derived_keys
         self._rekey()
 
     def _rekey(self) -> None:
@@ -111,13 +116,9 @@ class KeyedNoise:
     def set(self, masks: Tensor | int, weights: Tensor | int) -> None:
         """Place the mask noise and the weight noise of the next pass at these positions of each stream."""
         places = (torch.as_tensor(place, device=self.keys.device) for place in (masks, weights))
-        mask_key, weight_key = self._derive(self.keys, *places)
+        mask_key, weight_key = derived_keys(self.keys, *places)
         self.mask_key.copy_(mask_key)
         self.weight_key.copy_(weight_key)
-
-    def compile(self) -> None:
-        """Derive keys in a kernel or two, where eager mode takes fifty: they are tiny, so that launching is all."""
-        self._derive = torch.compile(_derived_keys, dynamic=False)
 
     def advance(self) -> None:
         """Move every stream to its next pass."""
@@ -150,7 +151,7 @@ class KeyedNoise:
     def uniform(self, shape: Sequence[int], like: Tensor, layer: int | Tensor) -> Tensor:
         """U[0, 1) from the mask keys."""
         own = tuple(shape[self.keys.dim() :])
-        if fits(like) and not torch.compiler.is_compiling():
+        if fits(like):
             return keyed_uniform(self.mask_key, _as_tensor(layer, like), own, like.dtype)
         start = self._start(self.mask_key, layer, UNIFORM_SALT)
         if _use_cpu_generator(like):

@@ -22,7 +22,6 @@ from ..data import Dataset, Images, split_rows, standardise
 from ..methods import Method, attach
 from ..nn import clip_grad_norm_, stack
 from ..nn.masked import in_eval_mode
-from ..nn.noise import KeyedNoise
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
@@ -104,8 +103,6 @@ class Stack:
         self.compiled = self.captured and self.steps >= WORTH_COMPILING
         if self.captured:
             self.model.compile_parts()
-            if isinstance(self.method.noise, KeyedNoise):
-                self.method.noise.compile()
         self.seconds = 0.0
 
     def __len__(self) -> int:
