@@ -4,7 +4,7 @@ from pathlib import Path
 
 from paper_tables import summaries
 
-from isingformer._files import make_folder, renamed
+from isingformer._files import make_folder, write_bytes
 from isingformer.explain.look import new_figure
 from isingformer.study.figures import by_size
 from isingformer.study.figures.style import in_order, legend, our_settings, rendered, title_of
@@ -19,14 +19,14 @@ def draw(cells, folder):
         own = {cell: summary for cell, summary in every.items() if cell.dataset == dataset}
         with our_settings():
             figure = by_size.draw(own, dataset)
-        _write(folder / f"metrics_{dataset}.svg", rendered(figure, "svg"))
+        write_bytes(folder / f"metrics_{dataset}.svg", rendered(figure, "svg"))
 
 
 def draw_overview(cells, file):
     """All datasets in one figure, as PNG."""
     with our_settings():
         figure = overview(summaries(cells))
-    _write(Path(file), rendered(figure, "png"))
+    write_bytes(Path(file), rendered(figure, "png"))
 
 
 def overview(cells):
@@ -51,8 +51,3 @@ def overview(cells):
     title = f"Test images, mean and standard deviation over {samples} training samples"
     legend(figure, title, methods, {}, columns=5)
     return figure
-
-
-def _write(file, content):
-    with renamed(file) as temporary:
-        temporary.write_bytes(content)

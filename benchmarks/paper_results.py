@@ -32,7 +32,7 @@ from paper_figures import draw, draw_overview
 from paper_goals import differences, goals, summary, zeros
 from paper_tables import accuracies, calibrations, claims, depth, spoken, where
 
-from isingformer._files import renamed, write_json, write_text
+from isingformer._files import write_bytes, write_json, write_text
 from isingformer.study import Store
 from isingformer.study.plan import Plan
 from isingformer.study.record import Cell, Record
@@ -62,8 +62,7 @@ def keep(study, folder):
         "data": fingerprints, "plan": plan.to_json(),
     }  # fmt: skip
     lines = "".join(json.dumps(record.to_json(), sort_keys=True) + "\n" for record in records)
-    with renamed(folder / RECORDS) as temporary:
-        temporary.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
+    write_bytes(folder / RECORDS, gzip.compress(lines.encode(), 9, mtime=0))
     write_json(folder / "about.json", about)
 
 

@@ -82,6 +82,12 @@ def write_text(file: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write bytes, whole or not at all."""
+    with renamed(file) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_json(file: Path, value: Any) -> None:
     """Write plain values as JSON, whole or not at all."""
     write_text(file, json.dumps(value, indent=2) + "\n")

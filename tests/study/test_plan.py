@@ -1,4 +1,4 @@
-"""A study's grid: what the shipped plans say, what is refused and how, which seeds are shared, parts of a grid."""
+"""A study's grid: what the shipped plans say, what is refused and how, and which seeds are shared."""
 
 import itertools
 import json
@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from isingformer.methods import METHODS, Ising, Plain, named_method
 from isingformer.study.plan import NOT_IN_RECIPE, SHIPPED, Plan, StudyData, read_plan
 from isingformer.study.record import Cell
-from isingformer.study.shards import Shard, parse_shard, shard_of
+from plans import plans
 
 SMALL = """
 methods = ["plain", "ising"]
@@ -31,25 +30,6 @@ def written(folder, text):
     file = folder / "own.toml"
     file.write_text(text)
     return file
-
-
-@st.composite
-def plans(draw):
-    methods = draw(st.lists(st.sampled_from(sorted(METHODS)), min_size=1, unique=True))
-    rates = draw(st.lists(st.sampled_from([0.05, 0.1, 0.25, 0.5, 0.9]), min_size=1, max_size=3, unique=True))
-    labels = draw(
-        st.lists(st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True), min_size=1, max_size=3, unique=True)
-    )
-    sizes = st.lists(st.integers(1, 20_000), min_size=1, max_size=3, unique=True)
-    tests = st.none() | st.integers(1, 10_000)
-    return Plan(
-        name="any", methods=tuple(methods), rates=() if methods == ["plain"] else tuple(rates),
-        replicas=draw(st.integers(1, 7)), seed=draw(st.integers(0, 9)), samples=draw(st.integers(1, 60)),
-        recipe={"epochs": draw(st.integers(1, 50))},
-        datasets=tuple(
-            StudyData(source="digits", label=name, sizes=tuple(draw(sizes)), test_images=draw(tests)) for name in labels
-        ),
-    )  # fmt: skip
 
 
 def test_the_papers_protocol():
@@ -256,68 +236,7 @@ def test_a_dataset_that_the_plan_does_not_have():
         read_plan("quick").dataset("mnist")
 
 
-@settings(deadline=None, max_examples=100)
-@given(plans(), st.integers(1, 200))
-def test_shards_are_disjoint_cover_the_grid_and_cost_the_same(plan, n):
-    parts = [shard_of(plan, Shard(i, n)) for i in range(1, n + 1)]
-    whole = [(cell, replica) for cell in plan.cells() for replica in range(plan.replicas)]
-    assert [training for part in parts for training in part] == whole  # in order: a part is whole cells but at its ends
-    costs = [sum(plan.cost(cell) for cell, _ in part) for part in parts]
-    assert all(abs(cost - sum(costs) / n) <= max(plan.cost(cell) for cell in plan.cells()) for cost in costs)
-    assert shard_of(Plan.from_json(plan.to_json()), Shard(n, n)) == parts[-1]
-
-
 def test_the_cost_follows_size_and_epochs_and_test_images():
     plan = read_plan("paper")
     small, large = (plan.cost(Cell("mnist", size, "ising", 0.1)) for size in (300, 18000))
     assert large - small == 3 * 50 * 17700 and small == 3 * 50 * 300 + 50 * 6000
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**6))
-def test_a_shard_in_words(i, more):
-    assert parse_shard(f"{i}/{i + more}") == Shard(i, i + more)
-
-
-@pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "-1/4", "1/0", "0/0", "a/b", "1/4/2", "1.0/4", "²/4", "1 / 4"])
-def test_a_shard_that_is_none(text):
-    with pytest.raises(ValueError, match="i from 1 to n, as in 2/4, got") as caught:
-        parse_shard(text)
-    assert repr(text) in str(caught.value)
-
-
-def test_some_datasets_and_methods_alone():
-    plan = read_plan("paper")
-    some = Shard(datasets=("mnist", "cifar10"), methods=("ising",))
-    cells = {cell for cell, _ in shard_of(plan, some)}
-    assert len(cells) == 12 and {(c.dataset, c.method) for c in cells} == {("mnist", "ising"), ("cifar10", "ising")}
-    halves = [shard_of(plan, some._replace(i=i, n=2)) for i in (1, 2)]
-    assert halves[0] + halves[1] == shard_of(plan, some)
-    with pytest.raises(ValueError, match="'paper' has no method 'isng'; it has dropout, dropconnect, ising"):
-        shard_of(plan, Shard(methods=("isng",)))
-
-
-def test_some_sizes_and_rates_alone():
-    plan = read_plan("quick")  # digits, plain among the methods, which has no rate
-    cells = {cell for cell, _ in shard_of(plan, Shard(sizes=(500,), rates=(0.5,)))}
-    assert cells == {cell for cell in plan.cells() if cell.size == 500 and cell.rate in (0.5, None)}
-    assert {cell.rate for cell in cells} == {0.5, None}
-    with pytest.raises(ValueError, match="'quick' has no size 501; it has 100, 500"):
-        shard_of(plan, Shard(sizes=(501,)))
-    with pytest.raises(ValueError, match=r"'quick' has no rate 0\.2; it has 0\.1, 0\.5"):
-        shard_of(plan, Shard(rates=(0.2,)))
-    paper, some = read_plan("paper"), Shard(sizes=(300, 5000), rates=(0.1,))
-    assert {(cell.dataset, cell.size, cell.rate) for cell, _ in shard_of(paper, some)} == {
-        ("mnist", 300, 0.1), ("fashion-mnist", 300, 0.1), ("cifar10", 5000, 0.1), ("cifar100", 5000, 0.1)
-    }  # fmt: skip
-    parts = [shard_of(paper, some._replace(i=i, n=3)) for i in (1, 2, 3)]
-    assert parts[0] + parts[1] + parts[2] == shard_of(paper, some)
-    with pytest.raises(
-        ValueError, match="nothing of the plan 'paper' is of all the datasets, methods, sizes and rates"
-    ):
-        shard_of(paper, Shard(datasets=("mnist",), sizes=(5000,)))
-
-
-@pytest.mark.parametrize("shard", [(0, 1), (2, 1), (1.0, 2)])
-def test_a_shard_out_of_range(shard):
-    with pytest.raises(ValueError, match="i from 1 to n"):
-        shard_of(read_plan("quick"), Shard(*shard))

@@ -50,10 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
     plan = read_plan(args.plan)
-    shard = parse_shard(args.shard)._replace(
-        datasets=tuple(args.datasets), methods=tuple(args.methods), sizes=tuple(args.sizes), rates=tuple(args.rates)
+    shard = (
+        parse_shard(args.shard)
+        ._replace(
+            datasets=tuple(args.datasets), methods=tuple(args.methods), sizes=tuple(args.sizes), rates=tuple(args.rates)
+        )
+        .checked(plan)
     )
-    shard.checked(plan)
     runner = _runner(args)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .._files import make_folder, renamed
+from .._files import make_folder, write_bytes
 from ..curvature.likelihood import likelihood as find_likelihood
 from ..methods import Attached, attached_to
 from ..nn.masked import drawing, in_eval_mode, node_masks
@@ -193,8 +193,7 @@ def export(
             made = torch.onnx.export(program, (images,), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
             assert made is not None  # it is where no file is given
             written.write(made.model_proto.SerializeToString())
-    with renamed(path) as temporary:
-        temporary.write_bytes(written.getvalue())
+    write_bytes(path, written.getvalue())
     return path
 
 

@@ -37,7 +37,7 @@ def fits(like: Tensor) -> bool:
     return on_gpu(like) and like.dtype != torch.float64
 
 
-def derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def words_of_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """`noise.derived_keys` in one kernel instead of fifty: they are tiny, so that launching is all.
 
     Args:

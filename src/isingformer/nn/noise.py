@@ -23,8 +23,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import keyed
-from .keyed import NORMAL_SALT, UNIFORM_SALT, fits, keyed_normal, keyed_uniform
+from .keyed import (
+    MASK_SALT,
+    NORMAL_SALT,
+    PLACE_STRIDE,
+    UNIFORM_SALT,
+    WEIGHT_SALT,
+    fits,
+    keyed_normal,
+    keyed_uniform,
+    on_gpu,
+    words_of_keys,
+)  # fmt: skip
 
 
 class Noise(Protocol):
@@ -82,14 +92,12 @@ def _as_tensor(layer: int | Tensor, like: Tensor) -> Tensor:
 
 def derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """One word a stream at these positions, int32 ``[*replicas]``: (of the masks, of the weight noise)."""
-    if keyed.on_gpu(keys):
-        return keyed.derived_keys(keys, masks, weights)
+    if on_gpu(keys):
+        return words_of_keys(keys, masks, weights)
     base = _mix(_mix(keys.to(torch.int32)) ^ (keys >> 32).to(torch.int32))
     places = masks.to(torch.int32), weights.to(torch.int32)
-    salts = keyed.MASK_SALT, keyed.WEIGHT_SALT
-    first, second = (
-        _mix(_mix(base + salt) + place * keyed.PLACE_STRIDE) for place, salt in zip(places, salts, strict=True)
-    )
+    salts = MASK_SALT, WEIGHT_SALT
+    first, second = (_mix(_mix(base + salt) + place * PLACE_STRIDE) for place, salt in zip(places, salts, strict=True))
     return first, second
 
 

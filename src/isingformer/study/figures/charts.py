@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from ..._files import make_folder, renamed
+from ..._files import make_folder, write_bytes
 from ..record import Record
 from ..summary import Summary, summarise
 from . import by_size, calibration, entropy, layers, samples
@@ -101,8 +101,7 @@ def write_figures(
     for chart in charts(records, images) if drawn is None else drawn:
         for kind, content in chart.files.items():
             written.append(home / f"{chart.name}.{kind}")
-            with renamed(written[-1]) as temporary:
-                temporary.write_bytes(content)
+            write_bytes(written[-1], content)
     return written
 
 
