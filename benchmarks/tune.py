@@ -90,9 +90,24 @@ def rows_of(data, cell, tried, how, device):
         }, settings_of(how, cell, tried, rate)  # fmt: skip
 
 
+def chosen(cells, datasets, sizes):
+    """The cells on these datasets and of these sizes; None: on all, of all."""
+    found = [
+        cell
+        for cell in cells
+        if cell["data"] in (datasets or [cell["data"]]) and cell["size"] in (sizes or [cell["size"]])
+    ]
+    if not found:
+        there = ", ".join(f"{cell['data']} {cell['size']}" for cell in cells)
+        raise SystemExit(f"tune.py: no cell has these --datasets and --sizes; the file has {there}")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", type=Path, help="a TOML file")
+    parser.add_argument("--datasets", nargs="+", help="cells on these alone; the others can follow")
+    parser.add_argument("--sizes", nargs="+", type=int, help="likewise")
     parser.add_argument("--data-dir")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", required=True)
@@ -106,7 +121,7 @@ def main():
         before = json.loads(out.read_text(encoding="utf-8"))
         rows, settings, made = before["rows"], before["settings"], before["made"]
     here = {key: value for key, value in where().items() if key in ("device", "torch", "commit", "date")}
-    for cell in how["cells"]:
+    for cell in chosen(how["cells"], args.datasets, args.sizes):
         data = None
         for tried in how["tried"]:
             rates = tried.get("rates", [None])
