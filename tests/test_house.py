@@ -27,7 +27,7 @@ ROOMS = (
     "cli",
 )
 OUTSIDE = {"__init__", "__main__"}  # they stand at the door: they may import every room, no room imports them
-EVERYWHERE = {"_files", "_locks", "_version"}  # every room may import them
+EVERYWHERE = {"_files", "_locks", "_triton", "_version"}  # every room may import them
 
 LONGEST_FILE = 320
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from isingformer.nn.attention import _pieces, attention
+from isingformer.nn.attention import attention
 
 
 def written_out(qkv):
@@ -26,15 +26,6 @@ def test_it_is_the_formula():
 def test_the_first_tokens_may_ask_alone():
     qkv = torch.randn(3, 5, 3, 2, 4, dtype=torch.float64)
     torch.testing.assert_close(attention(qkv, 2), written_out(qkv)[:, :2])
-
-
-@pytest.mark.parametrize(
-    "tokens, pieces",
-    [(1, (16, 0)), (17, (32, 0)), (50, (64, 0)), (64, (64, 0)), (65, (64, 16)), (80, (64, 16)), (81, (64, 32)),
-     (97, (128, 0)), (128, (128, 0))],
-)  # fmt: skip
-def test_tokens_are_padded_as_little_as_powers_of_two_allow(tokens, pieces):
-    assert _pieces(tokens) == pieces
 
 
 @pytest.mark.gpu
@@ -69,7 +60,7 @@ def test_on_a_gpu_it_is_the_formula_forward_and_backward(
 @pytest.mark.gpu
 def test_sequences_up_to_the_limit_use_the_kernel(monkeypatch):
     used = []
-    monkeypatch.setattr("isingformer.nn.attention._pieces", lambda tokens: used.append(tokens) or (128, 0))
+    monkeypatch.setattr("isingformer.nn.attention.pieces", lambda tokens: used.append(tokens) or (128, 0))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     for tokens in (65, 129):
         attention(torch.randn(2, tokens, 3, 1, 32, device="cuda"))

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .slopes import squared_slopes
+
 
 def wide(tensor: Tensor) -> Tensor:
     """Half precision to float32, because differences of squares drown in it."""
@@ -135,8 +137,5 @@ class Attention(torch.autograd.Function):
         spread = h @ v.square().mT - 2 * (h * o) @ v.mT + (h * o.square()).sum(-1, keepdim=True)  # [..., t, s]
         h_v = p.square().mT @ h
         h_k = ctx.scale**2 * (p.square() * spread.clamp(min=0)).mT @ q.square()
-        h_q = torch.zeros_like(q)
-        for c in range(v.shape[-1]):  # a loop, because t x c x c' slopes of every head at once fill the memory
-            slope = (p * v[..., None, :, c]) @ k - o[..., c, None] * mean_key  # [..., t, c']
-            h_q += h[..., c, None] * slope.square()
-        return ctx.scale**2 * h_q, h_k, h_v, None, None
+        h_q = ctx.scale**2 * squared_slopes(p, k, v, o, mean_key, h)
+        return h_q, h_k, h_v, None, None

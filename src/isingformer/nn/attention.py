@@ -17,16 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # a build of torch without GPU support
-    triton = None
+from .._triton import pieces, tl, triton
 
 MOST_TOKENS = 128
 """Keys and values of more do not fit on chip."""
-FEWEST = 16
-"""Rows of the smallest product that the matrix units take."""
 FORWARD, BACKWARD = (32, 2), (32, 2)
 """Queries taken at a time, and warps that work on them: the fastest of twelve choices on an H200."""
 
@@ -63,7 +57,7 @@ def _short_attention(qkv: Tensor, queries: int) -> Tensor:
     out = _empty_output(qkv, queries)
     rows, warps = FORWARD
     _forward[(n * heads,)](
-        qkv.contiguous(), out, tokens, queries, heads, channels**-0.5, *_pieces(tokens), channels, rows,
+        qkv.contiguous(), out, tokens, queries, heads, channels**-0.5, *pieces(tokens), channels, rows,
         num_warps=warps,
     )  # fmt: skip
     return out
@@ -78,7 +72,7 @@ def _short_attention_backward(qkv: Tensor, d: Tensor) -> Tensor:
     grad = (torch.empty if queries == tokens else torch.zeros)(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     rows, warps = BACKWARD
     _backward[(n * heads,)](
-        qkv.contiguous(), d.contiguous(), grad, tokens, queries, heads, channels**-0.5, *_pieces(tokens), channels,
+        qkv.contiguous(), d.contiguous(), grad, tokens, queries, heads, channels**-0.5, *pieces(tokens), channels,
         rows, num_warps=warps,
     )  # fmt: skip
     return grad
@@ -104,19 +98,6 @@ def _gradient(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
 
 
 _short_attention.register_autograd(_gradient, setup_context=_remember)
-
-
-def _padded(tokens: int) -> int:
-    """The power of two, from 16 on, that holds so many tokens."""
-    return max(FEWEST, 1 << (tokens - 1).bit_length())
-
-
-def _pieces(tokens: int) -> tuple[int, int]:
-    """Tokens as one padded piece, or two where that is smaller: 65, patches and the class token, as 64 + 16."""
-    whole, half = _padded(tokens), _padded(tokens) // 2
-    if half >= FEWEST and (rest := _padded(tokens - half)) < half:
-        return half, rest
-    return whole, 0
 
 
 if triton is not None:

@@ -15,11 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # a build of torch without GPU support
-    triton = None
+from .._triton import tl, triton
 
 UNIFORM_SALT, NORMAL_SALT = 0, 0x9E3779B
 MASK_SALT, WEIGHT_SALT, PLACE_STRIDE = 0x3C6EF372, 0x1B873593, 0x27D4EB2F
