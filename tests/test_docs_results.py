@@ -117,6 +117,16 @@ def test_a_claim_is_counted_over_its_own_cells(paper_results, paper_tables, kept
     assert rows["dropout is overconfident"] == f"{over} of {len(names)}"
 
 
+def test_a_network_that_says_one_thing_has_no_symmetry_to_claim(paper_tables):
+    cell, dead = (Cell("mnist", 300, "ising-paper", rate) for rate in (0.1, 0.5))
+    skews = {cell: [0.1, None], dead: [None, None]}
+    cells = {
+        one: {"overconfidence": [0.1], "mean_q": [0.2], "skew_right": found, "skew_wrong": found}
+        for one, found in skews.items()
+    }
+    assert "skewness of right and of wrong within 1/2 of 0 | 1 of 1 cells |" in paper_tables.claims([], cells)
+
+
 def test_what_is_kept_can_be_taken_up_again_on_another_machine(paper_results, kept, tmp_path):
     records, folder = kept
     paper_results.restore(folder, tmp_path / "again")
