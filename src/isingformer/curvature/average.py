@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,10 +27,11 @@ class CurvatureAverage:
     Args:
         like: tensors ``[*R, out, in]`` that say each layer's shape, device and type.
         decay: what a fold keeps of the past.
+        flat: layers whose input has examples and tokens on one axis, so that they count more examples than there are.
     """
 
-    def __init__(self, like: Mapping[str, Tensor], decay: float) -> None:
-        self.decay = decay
+    def __init__(self, like: Mapping[str, Tensor], decay: float, flat: Collection[str] = ()) -> None:
+        self.decay, self.flat = decay, tuple(name for name in like if name in flat)
         first = next(iter(like.values()))
         replicas = first.shape[:-2]
         self.shapes = {name: tuple(tensor.shape[-2:]) for name, tensor in like.items()}
@@ -43,6 +44,7 @@ class CurvatureAverage:
         self.weight = torch.zeros_like(self.counts)  # 1 - decay^k
         self.news = torch.zeros((), dtype=torch.bool, device=first.device)  # whether the last fold had any
         self.ends = torch.tensor(ends[1:], device=first.device)
+        self._is_flat = torch.tensor([name in self.flat for name in like], device=first.device)  # [L]
 
     def layer(self, flat: Tensor, name: str) -> Tensor:
         """A layer's weights in a ``[*R, W]`` tensor as their matrix ``[*R, out, in]``, live."""
@@ -58,8 +60,10 @@ class CurvatureAverage:
     ) -> Tensor:
         """Add the squared gradients that a backward pass left in the companions.
 
-        The pass's loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over
-        examples; where the mean went over `terms` terms instead, the difference is made up here.
+        The pass's loss was `factor` times a mean, so they carry factor^2. The companions have undone a mean over the
+        examples that each layer saw; where the mean went over `terms` terms instead, the difference is made up here,
+        and so it is for flat layers, by the examples that the others saw. A layer that the model calls K times a pass
+        has seen every example K times: the squares of its calls add up, its examples do not.
 
         Args:
             filled: the companions' gradients in order of layers, ``[*R, out * in + 2]`` each; None: not reached.
@@ -74,16 +78,26 @@ class CurvatureAverage:
         parts = [torch.zeros_like(self.sums[..., at]) if g is None else g for g, at in zip(filled, spans, strict=True)]
         fresh = torch.cat(parts, dim=-1)  # [*R, W]
         examples, passes = fresh[..., self.ends - 2], fresh[..., self.ends - 1]  # [*R, L]
-        if terms is not None:
-            ratio = terms * passes / examples.clamp_min(1)
-            for name, number in self.numbers.items():
-                self.layer(fresh, name).mul_(ratio[..., number, None, None].square())
+        reached = passes > 0
+        if terms is not None or self.flat:
+            true = self._examples_a_pass(examples, passes) if terms is None else terms
+            ratio = true * passes / examples.clamp_min(1)
+            for name in self.numbers if terms is not None else self.flat:
+                self.layer(fresh, name).mul_(ratio[..., self.numbers[name], None, None].square())
             examples = examples * ratio
+        calls = passes / torch.where(reached, passes, torch.inf).amin(-1, keepdim=True)
+        examples = torch.where(reached, examples / calls, 0.0)
         fresh.mul_(factor.to(fresh.dtype).square().reciprocal().unsqueeze(-1))
         finite = agreed(fresh.sum(-1).isfinite())
         self.sums.add_(torch.where(finite.unsqueeze(-1), fresh, 0.0))
         self.counts.add_(torch.where(finite.unsqueeze(-1), examples, 0.0))
         return finite
+
+    def _examples_a_pass(self, examples: Tensor, passes: Tensor) -> Tensor:
+        """What a pass of each layer should have counted, ``[*R, L]``: a flat one what the fewest of the others did."""
+        own = examples / passes.clamp_min(1)
+        others = torch.where((passes > 0) & ~self._is_flat, own, torch.inf).amin(-1, keepdim=True)
+        return torch.where(self._is_flat & others.isfinite(), others, own)
 
     def add(self, name: str, mean: Tensor, count: float) -> None:
         """Add a layer's h measured as a mean over `count` terms."""
@@ -121,5 +135,6 @@ class CurvatureAverage:
             return False
         for name in ("sums", "counts", "average", "weight"):
             setattr(self, name, getattr(self, name).to(like))
-        self.ends, self.news = self.ends.to(like.device), self.news.to(like.device)
+        for name in ("ends", "news", "_is_flat"):
+            setattr(self, name, getattr(self, name).to(like.device))
         return True

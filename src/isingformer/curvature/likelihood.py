@@ -167,18 +167,18 @@ class Gaussian:
         )
 
 
-_BY_NAME: dict[str, Likelihood] = {one.name: one for one in (Softmax(), Binary(), Multilabel(), Gaussian())}
+LIKELIHOODS: dict[str, Likelihood] = {one.name: one for one in (Softmax(), Binary(), Multilabel(), Gaussian())}
 
 
 def likelihood(name_or_object: str | Likelihood) -> Likelihood:
     """The likelihood called softmax, binary, multilabel or gaussian; an object that already is one comes back."""
     if isinstance(name_or_object, str):
-        if name_or_object in _BY_NAME:
-            return _BY_NAME[name_or_object]
+        if name_or_object in LIKELIHOODS:
+            return LIKELIHOODS[name_or_object]
     elif isinstance(name_or_object, Likelihood) and not isinstance(name_or_object, type):
         return name_or_object
     raise ValueError(
-        f"likelihood is {name_or_object!r}; expected one of {', '.join(_BY_NAME)}, or an object with "
+        f"likelihood is {name_or_object!r}; expected one of {', '.join(LIKELIHOODS)}, or an object with "
         "name, nll, curvature, sample and probabilities"
     )
 

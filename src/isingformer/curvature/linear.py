@@ -11,6 +11,7 @@ it sums over tokens: cheaper, ranks weights much the same, and is off in scale b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -35,6 +36,21 @@ def companion(weight: Tensor) -> Tensor:
     dtype = torch.promote_types(weight.dtype, torch.float32)
     leaf = torch.zeros((), dtype=dtype, device=weight.device)
     return leaf.expand(*weight.shape[:-2], weight.shape[-2] * weight.shape[-1] + 2).detach().requires_grad_()
+
+
+def mean_of_squares(filled: Tensor, shape: Sequence[int], terms: int) -> Tensor:
+    """h from what passes left in a companion whose loss was a mean over so many terms, per term.
+
+    The companion has undone a mean over the examples that the layer saw, which may be other ones: tokens, or windows.
+
+    Args:
+        filled: the companion's gradient, ``[*R, out * in + 2]``.
+        shape: of h, ``[*R, out, in]``.
+        terms: of the loss.
+    """
+    squares, examples, passes = filled[..., :-2], filled[..., -2], filled[..., -1]
+    scale = (terms * passes / examples.clamp_min(1)).square() / terms
+    return (scale.unsqueeze(-1) * squares).view(tuple(shape))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from ..nn.masked import take_off
 from ..nn.noise import KeyedNoise, Noise
 from .base_rate import learn, learned
-from .distributed import add_up, is_sharded
+from .distributed import add_up
 from .divergence import constant_divergence, slab_pull
 from .method import Method, Parts
 from .sharded import own_state, reshard, shard, whole_state
 from .weights import WeightPosterior
+from .written import Weights, check_writable, write
 
-Weights = Literal["mean", "expected", "probable"]
 HANDLE = "_isingformer"
 """Where a model keeps the method that is attached to it."""
 
@@ -41,6 +41,7 @@ class Attached:
         self._constant: Tensor | None = None  # of the divergence, what m does not move
         self._constant_is_old = True
         self._hook: Any = None
+        self._entered = False  # since the last step, through the hook
         self.rule.begin()
         # Their fused path would read the weights past the posterior; without this mark they do not take it.
         self._fused = [layer for layer in parts.model.modules() if isinstance(layer, nn.TransformerEncoderLayer)]
@@ -57,12 +58,16 @@ class Attached:
         return self.parts.model
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parts = self.parts.posteriors.values()
-        drawn = module.training or any(part.forced for part in parts)
-        if drawn and isinstance(self.noise, KeyedNoise):
+        self._entered = True
+        if isinstance(self.noise, KeyedNoise) and self._draws(module):
             self.noise.advance()
         if self.rule.watches_forward and module.training and torch.is_grad_enabled():
             self.rule.before_forward(args, kwargs)
+
+    def _draws(self, module: nn.Module) -> bool:
+        """Whether a pass draws from the method's own noise; `predict` brings another."""
+        parts = self.parts.posteriors.values()
+        return any((module.training or part.forced) and part.noise is self.noise for part in parts)
 
     @torch.compiler.disable
     def kl(self, *, terms: float | None = None) -> Tensor:
@@ -105,9 +110,19 @@ class Attached:
             targets: the batch's labels, needed by ``curvature="hutchinson"`` alone.
         """
         self._check_attached("step()")
+        self._check_entered()
         if self.rule.step(self.steps + 1, targets):
             self._constant_is_old = True
         self.steps += 1
+
+    def _check_entered(self) -> None:
+        """Streams and counts of examples move on when the model itself is called: a part of it does not do."""
+        if self._hook is not None and not self._entered:
+            raise RuntimeError(
+                f"step(): this {type(self.model).__name__} was not called since the last step, so that its masks stood "
+                "still; call model(x) before method.step(), not a part or a method of it, or attach to what you call"
+            )
+        self._entered = False
 
     def learn_delta(self, *args: Any, targets: Tensor, **kwargs: Any) -> None:
         """Move delta by examples that the gradient does not see; see `base_rate.py`.
@@ -142,6 +157,7 @@ class Attached:
             **kwargs: those given by name.
         """
         self._check_attached("replayed()")
+        self._entered = True
         if self.rule.watches_forward:
             self.rule.before_forward(args, kwargs)
         self.rule.replayed()
@@ -197,23 +213,13 @@ class Attached:
                 keeps m where q < 1/2 and writes 0 elsewhere.
         """
         self._check_attached("detach()")
-        if weights not in ("mean", "expected", "probable"):
-            raise ValueError(f"detach: weights must be 'mean', 'expected' or 'probable', got {weights!r}")
-        if weights != "mean":
-            self._check_not_shared(weights)
+        check_writable(self.parts, weights)
         if self.parts.pieces:
             reshard(self.parts)
-        for name, layer in self.parts.layers.items():
-            m, q = self.parts.own_mean(name), self.parts.posteriors[name].drop
-            if weights == "expected":
-                m.copy_(m * (1 - q).to(m.dtype))
-            elif weights == "probable":
-                m.copy_(m * (q < 0.5))
+        write(self.parts, weights)
+        for layer in self.parts.layers.values():
             take_off(layer)
-        for name, mask in self.parts.node_masks.items():
-            if weights == "expected":
-                for parameter in self.parts.topology.embeddings[name]:
-                    self.model.get_parameter(parameter).mul_(1 - float(mask.drop.mean()))
+        for name in self.parts.node_masks:
             take_off(self.model.get_submodule(name))
         for fused, mark in zip(self._fused, self._fused_marks, strict=True):
             fused.activation_relu_or_gelu = mark
@@ -223,22 +229,6 @@ class Attached:
         delattr(self.model, HANDLE)
         self.attached = False
         return self.model
-
-    def _check_not_shared(self, weights: Weights) -> None:
-        """A weight that others use too cannot be overwritten: theirs would be another value, or the mean."""
-        owners = {
-            _memory(parameter): f"{name}.{own}"
-            for name, module in self.model.named_modules()
-            if not isinstance(module, nn.MultiheadAttention) and module not in self.parts.layers.values()
-            for own, parameter in module.named_parameters(recurse=False)
-        }
-        for name, layer in self.parts.layers.items():
-            first = owners.setdefault(_memory(layer.get_parameter("weight")), name)
-            if first != name:
-                raise ValueError(
-                    f"detach: {first!r} and {name!r} share one weight but not one posterior, so it cannot hold both "
-                    f"their {weights} values; detach with weights='mean'"
-                )
 
     def _live(self) -> dict[str, Tensor]:
         state = self.rule.tensors()
@@ -307,11 +297,6 @@ class Attached:
     def _check_attached(self, what: str) -> None:
         if not self.attached:
             raise RuntimeError(f"{what}: the method was detached from its model; attach it again first")
-
-
-def _memory(parameter: Tensor) -> int:
-    """Where a parameter lies; one that is sharded has no one place."""
-    return id(parameter) if is_sharded(parameter) else parameter.data_ptr()
 
 
 def attached_to(model: nn.Module) -> Attached | None:

@@ -45,7 +45,7 @@ class IsingRule(Rule):
 
     def __init__(self, spec: Ising, parts: Parts, *, examples: float, warmup: int, ramp: int = 0) -> None:
         self.spec, self.parts, self.examples, self.warmup = spec, parts, examples, warmup
-        self.average = CurvatureAverage(parts.drops(), spec.average)
+        self.average = CurvatureAverage(parts.drops(), spec.average, parts.topology.flat)
         self.rides = spec.evidence != "none" and spec.curvature in RIDERS
         self.extra = spec.evidence != "none" and not self.rides
         usual = RIDER_EVERY if self.rides else EXTRA_PASS_EVERY

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..curvature.hutchinson import hutchinson_diagonal
 from ..curvature.likelihood import Likelihood
+from ..curvature.linear import mean_of_squares
 from ..curvature.lm import lm_diagonal
 from ..nn.masked import expected_network, measured_at_expected
 from ..nn.noise import KeyedNoise
@@ -110,10 +111,8 @@ def _mc_fisher(
         loss = mean_nll(outputs, _drawn_labels(outputs.detach(), likelihood, parts, replica_axes)).sum()
         companions = {name: part.companion for name, part in parts.items() if part.companion is not None}
         filled = torch.autograd.grad(loss, list(companions.values()), allow_unused=True, materialize_grads=True)
-    # The companions undo a mean over examples; the loss was one over terms.
-    scale = (terms[0] / outputs.shape[replica_axes]) ** 2 / terms[0]
     h = {
-        name: scale * sums[..., :-2].unflatten(-1, parts[name].drop.shape[-2:])
+        name: mean_of_squares(sums, parts[name].drop.shape, terms[0])
         for name, sums in zip(companions, filled, strict=True)
     }
     return h, terms[0]

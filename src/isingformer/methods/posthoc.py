@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.likelihood import Likelihood
+from ..curvature.linear import mean_of_squares
 from ..nn.masked import drawing, in_eval_mode, measured_at_expected
 from ..nn.noise import KeyedNoise
 from .attach import attach, attach_as
@@ -81,7 +82,11 @@ def fit_posterior(
         raise ValueError(f"fit_posterior: {len(choices)} settings to choose from but no validation data; give a loader")
     if samples < 1:
         raise ValueError(f"fit_posterior: samples must be 1 or more, got {samples}")
-    batches = list(loader)
+    batches, held_out = list(loader), list(validation or ())
+    if len(choices) > 1 and not held_out:
+        raise ValueError(
+            "fit_posterior: validation gave no batches to choose by; give some, or an iterator not yet used"
+        )
     if examples is None:
         examples = sum(len(targets) for _, targets in map(_split, batches))
     handle = attach(
@@ -94,7 +99,7 @@ def fit_posterior(
         scores = []
         for choice in choices if len(choices) > 1 else ():
             handle = _again(handle, choice, state)
-            scores.append(_log_likelihood(handle, list(validation or ()), samples))
+            scores.append(_log_likelihood(handle, held_out, samples))
         best = choices[max(range(len(scores)), key=scores.__getitem__)] if scores else choices[0]
         return _again(handle, best, state)
     except BaseException:
@@ -159,10 +164,8 @@ def _fisher(model: nn.Module, inputs: Inputs, targets: Tensor, kind: Likelihood)
         nll = kind.nll(model_outputs(model(*inputs[0], **inputs[1])), targets)
         companions = {name: part.companion for name, part in parts.items() if part.companion is not None}
         filled = torch.autograd.grad(nll.mean(), list(companions.values()), allow_unused=True, materialize_grads=True)
-    # The companions undo a mean over examples; the loss was one over terms.
-    scale = (nll.numel() / len(nll)) ** 2 / nll.numel()
-    squares = zip(companions, filled, strict=True)
-    return {name: scale * each[:-2].view(parts[name].drop.shape) for name, each in squares}, nll.numel()
+    squares, terms = zip(companions, filled, strict=True), nll.numel()
+    return {name: mean_of_squares(each, parts[name].drop.shape, terms) for name, each in squares}, terms
 
 
 def _again(handle: Attached, method: Ising, state: Mapping[str, Tensor]) -> Attached:

@@ -97,7 +97,7 @@ def sweep_pieces(
 def cut_average(average: CurvatureAverage, pieces: Mapping[str, Piece]) -> CurvatureAverage:
     """A running mean of whole layers, as one of this process's pieces."""
     like = {name: pieces[name].cut(average.layer(average.sums, name)) for name in average.shapes}
-    own = CurvatureAverage(like, average.decay)
+    own = CurvatureAverage(like, average.decay, average.flat)
     for here, there in ((own.sums, average.sums), (own.average, average.average)):
         here.copy_(cut_flat(there, pieces))
     own.counts.copy_(average.counts)
@@ -162,13 +162,15 @@ def model_tensors(model: nn.Module, method: Attached) -> dict[str, Tensor]:
     return whole
 
 
-def plain_name(model: nn.Module, method: Attached) -> str:
-    """The name of a model's class, without what `fully_shard` made of it."""
+def plain_class(model: nn.Module, method: Attached) -> type[nn.Module]:
+    """A model's class, without what `fully_shard` made of it."""
     if not method.parts.pieces:
-        return type(model).__name__
+        return type(model)
     from torch.distributed.fsdp import FSDPModule
 
-    return next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule)).__name__
+    return next(
+        kind for kind in type(model).__mro__ if issubclass(kind, nn.Module) and not issubclass(kind, FSDPModule)
+    )
 
 
 def _cut_up(layer: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from .._files import make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
-from ..curvature.likelihood import Gaussian
+from ..curvature.likelihood import LIKELIHOODS, Gaussian, Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
 from ..ising import Reading
 from ..nn.vit import ViT
@@ -36,7 +36,7 @@ from .dropout import Dropout
 from .ising import Ising
 from .method import Method
 from .plain import Plain
-from .sharded import model_tensors, plain_name
+from .sharded import model_tensors, plain_class
 
 INDEX = "isingformer.json"
 FORMAT = 1
@@ -84,7 +84,7 @@ def _write(
         "format": FORMAT,
         "isingformer": __version__,
         "torch": torch.__version__,
-        "model": {"class": plain_name(model, method), "config": model.config if isinstance(model, ViT) else None},
+        "model": {"class": plain_class(model, method).__name__, "config": _config(model, method)},
         "method": {"name": method.method.name, "settings": method.method.settings()},
         "examples": method.examples,
         "steps": method.planned_steps,
@@ -109,12 +109,20 @@ def _write(
             old.unlink(missing_ok=True)
 
 
-def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+def _config(model: nn.Module, method: Attached) -> dict[str, Any] | None:
+    """What builds the model again: ours, and no subclass of it, whose forward we do not know."""
+    return model.config if plain_class(model, method) is ViT and isinstance(model, ViT) else None
+
+
+def load(
+    folder: str | os.PathLike[str], model: nn.Module | None = None, *, likelihood: Likelihood | None = None
+) -> nn.Module:
     """Read a saved model, with its method attached and in the mode it had.
 
     Args:
         folder: what `save` wrote.
         model: for a class other than our `ViT`, a freshly built model of the same structure, which is filled in.
+        likelihood: where the method was attached with a likelihood object of the caller's, that object again.
     """
     path = Path(folder)
     index = _read_index(path)
@@ -129,12 +137,12 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
             f"load: {path} holds a {about['class']}, which only you can build; pass a fresh one: "
             f"load(folder, model={about['class']}(...))"
         )
-    likelihood = Gaussian(index["variance"]) if index["variance"] is not None else index["likelihood"]
+    meaning = _likelihood(path, index, likelihood)
     kind = _METHODS[index["method"]["name"]](**index["method"]["settings"])
     _check_fits(path, built, tensors["model"])
     topology = _topology(built, index)
     handle = attach_as(
-        built, kind, topology, examples=index["examples"], steps=index["steps"], likelihood=find_likelihood(likelihood),
+        built, kind, topology, examples=index["examples"], steps=index["steps"], likelihood=meaning,
         readers=index["readers"],
         seeds=tensors["posterior"]["noise.keys"].tolist() if "noise.keys" in tensors["posterior"] else None,
     )  # fmt: skip
@@ -145,6 +153,18 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         raise
     built.load_state_dict(tensors["model"])
     return built.train(index["training"])
+
+
+def _likelihood(path: Path, index: Mapping[str, Any], given: Likelihood | None) -> Likelihood:
+    """What the outputs mean: one of ours by its name, or the caller's object."""
+    name = index["likelihood"]
+    if given is not None and given.name != name:
+        raise ValueError(f"load: {path} was saved with the likelihood {name!r}, got {given.name!r}; give the same one")
+    if given is None and name not in LIKELIHOODS:
+        raise ValueError(
+            f"load: {path} was saved with a likelihood object of yours, {name!r}; pass it: load(folder, likelihood=...)"
+        )
+    return given or (Gaussian(index["variance"]) if index["variance"] is not None else find_likelihood(name))
 
 
 def topology_as_json(topology: Topology) -> dict[str, Any]:
@@ -162,6 +182,7 @@ def topology_as_json(topology: Topology) -> dict[str, Any]:
         "node_layers": list(topology.node_layers),
         "embeddings": {name: list(parameters) for name, parameters in topology.embeddings.items()},
         "example_axes": dict(topology.example_axes),
+        "flat": list(topology.flat),
     }  # fmt: skip
 
 
@@ -175,7 +196,8 @@ def _topology(model: nn.Module, index: Mapping[str, Any]) -> Topology:
     }
     embeddings = {name: tuple(parameters) for name, parameters in saved["embeddings"].items()}
     layers, nodes = tuple(saved["layers"]), tuple(saved["node_layers"])
-    return Topology(layers, wiring, nodes, embeddings, saved["example_axes"])
+    flat = tuple(saved.get("flat", ()))  # left out by folders from before it was kept
+    return Topology(layers, wiring, nodes, embeddings, saved["example_axes"], flat)
 
 
 def saved_tensors(path: Path) -> list[Path]:

@@ -13,6 +13,7 @@ How weights that read one node are dropped together is in `nodes.py`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Literal
 
@@ -33,6 +34,10 @@ def _moved(q: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     """q after `model.to(...)`: at least float32 even under half() or bfloat16(): a probability of 1e-4 must survive."""
     new = fn(q)
     return new if new.dtype in (torch.float32, torch.float64) else q.to(new.device)
+
+
+def _moved_number(layer: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    return fn(layer).to(layer.dtype)
 
 
 def _number(layer: int, like: Tensor) -> Tensor:
@@ -65,7 +70,8 @@ class Posterior(nn.Module):
     prior: Tensor
     """The field without evidence at the last sweep, ``[*R, out, 1]``."""
     layer: Tensor
-    """This layer's number. A tensor, so that compiled code is shared by all layers of a shape."""
+    """This layer's number. A tensor, so that compiled code is shared by all layers of a shape; no buffer, of which
+    weight averaging would make another number."""
     rate: Tensor
     """`node_rate`, a tensor for the same reason."""
 
@@ -93,14 +99,14 @@ class Posterior(nn.Module):
         self.noise_sd = noise_sd
         self.sampling = sampling
         self.noise = noise
-        self.register_buffer("layer", _number(layer, weight), persistent=False)
+        self.layer = _number(layer, weight)
         self.register_buffer("rate", zeros.new_zeros(()), persistent=False)
         self.tied, self.by_example = tied, by_example
         self.node_rate = node_rate
         self.forced: Sampling | None = None  # how to draw whatever the mode
         self.companion: Tensor | None = None  # where training passes leave their squared gradients
         self.squares: Squares = "exact"
-        self._heard: int | None = None
+        self._heard: weakref.ref[Tensor] | None = None
         self.measuring = True  # whether training passes use the companion
         self.stand_in: Tensor | None = None  # a leaf to use for the expected weight
         self.measure_expected = False  # leave squares outside training mode too
@@ -219,10 +225,10 @@ class Posterior(nn.Module):
 
     def on_filled(self, call: Callable[[], None]) -> None:
         """Call this in every backward pass that has filled the companion; asking again for the same one is nothing."""
-        # A deep copy or a move makes a new companion, without the hook: its identity says so.
-        if self.companion is not None and self._heard != id(self.companion):
+        # A deep copy or a move makes a new companion, without the hook. A number could be that of one long gone.
+        if self.companion is not None and (self._heard is None or self._heard() is not self.companion):
             self.companion.register_post_accumulate_grad_hook(lambda _: call())
-            self._heard = id(self.companion)
+            self._heard = weakref.ref(self.companion)
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""
@@ -232,9 +238,10 @@ class Posterior(nn.Module):
         return bool(((q > 0) & (q < 1)).any()) or (own is not None and bool((own * (1 - q) > 0).any()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Posterior:
-        for name in ("drop", "variance", "prior", "layer", "rate"):
-            if getattr(self, name) is not None:
-                self._buffers[name] = _moved(getattr(self, name), fn)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = _moved(buffer, fn)
+        self.layer = _moved_number(self.layer, fn)
         if self.companion is not None:
             self.companion = self._companion()
         if isinstance(self.noise, KeyedNoise):
@@ -269,7 +276,7 @@ class NodeMask(nn.Module):
         self.register_buffer("drop", drop, persistent=False)
         self.sampling = sampling
         self.noise = noise
-        self.register_buffer("layer", _number(layer, drop), persistent=False)
+        self.layer = _number(layer, drop)
         self.forced: Sampling | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -281,8 +288,8 @@ class NodeMask(nn.Module):
         return x * (self.noise.uniform(q.shape if how == "mask" else x.shape, q, self.layer) >= q)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NodeMask:
-        for name in ("drop", "layer"):
-            self._buffers[name] = _moved(getattr(self, name), fn)
+        self._buffers["drop"] = _moved(self.drop, fn)
+        self.layer = _moved_number(self.layer, fn)
         if isinstance(self.noise, KeyedNoise):
             self.noise.to(fn)
         return self

@@ -80,10 +80,15 @@ def predict(
                 continue
             noise.set(masks=t // weight_draws, weights=t)
             passes.append(torch.cat([model_outputs(_run(model, chunk)) for chunk in chunks], dim=_replica_axes(method)))
-    outputs = torch.stack(passes)
-    _check_passes_differ(outputs, model, sampling)
+    _check_passes_differ(passes, model, sampling)
     kind = method.parts.likelihood
-    return Prediction(kind.probabilities(outputs), weight_draws, per_label=kind.name == "multilabel")
+    probs = torch.stack([kind.probabilities(_wide(outputs)) for outputs in passes])
+    return Prediction(probs, weight_draws, per_label=kind.name == "multilabel")
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """float32 at least: epistemic uncertainty is a small difference of entropies, less than a step of bfloat16."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 def _tensors(x: Any) -> list[Tensor]:
@@ -142,12 +147,12 @@ def _batch_axis(method: Attached, x: Tensor) -> int:
     return x.dim() - 4 if _replica_axes(method) else 0
 
 
-def _check_passes_differ(outputs: Tensor, model: nn.Module, sampling: str) -> None:
-    if len(outputs) < 2 or bool((outputs[1:] != outputs[:1]).any()):
+def _check_passes_differ(passes: Sequence[Tensor], model: nn.Module, sampling: str) -> None:
+    if len(passes) < 2 or any(bool((outputs != passes[0]).any()) for outputs in passes[1:]):
         return
     if _stochastic(model):
         raise RuntimeError(
-            f"predict: {len(outputs)} passes with {sampling!r} sampling gave identical outputs although the posterior "
+            f"predict: {len(passes)} passes with {sampling!r} sampling gave identical outputs although the posterior "
             "is not a point: the model computes around its masked layers (a fused attention path, a cached result)"
         )
 

@@ -41,6 +41,8 @@ class Topology:
     """Modules through which the embedded tokens pass, each with the parameters that scale what passes."""
     example_axes: Mapping[str, int] = field(default_factory=dict)
     """For layers whose input does not count examples on its first axis, the axis that does."""
+    flat: tuple[str, ...] = ()
+    """Layers whose input has examples and tokens on one axis."""
 
 
 def find_topology(
@@ -82,12 +84,14 @@ def find_topology(
             attentions = of_attentions(model)
             wiring = {**wiring, **attentions}
             unknown = [name for name in unknown if name not in attentions]
-    missing = _what_is_missing(model, [n for n in unknown if n in chosen], [n for n in where.flat if n in chosen],
-                               where.crossed)  # fmt: skip
+    flat = tuple(name for name in where.flat if name in chosen)
+    missing = _what_is_missing(
+        model, [n for n in unknown if n in chosen], flat, where.crossed, all_flat=len(flat) == len(chosen)
+    )
     if missing:
         warnings.warn(missing, stacklevel=3)
     axes = {name: axis for name, axis in where.axes.items() if name in chosen}
-    return Topology(tuple(chosen), _among(wiring, chosen), tuple(chosen), {}, axes)
+    return Topology(tuple(chosen), _among(wiring, chosen), tuple(chosen), {}, axes, flat)
 
 
 def _run(model: nn.Module, layers: Mapping[str, nn.Module], example: Any) -> tuple[dict[str, Readers] | None, Examples]:
@@ -123,7 +127,9 @@ def _among(wiring: Wiring, chosen: Mapping[str, nn.Module]) -> Wiring:
     return left
 
 
-def _what_is_missing(model: nn.Module, unknown: list[str], flat: list[str], crossed: list[str]) -> str:
+def _what_is_missing(
+    model: nn.Module, unknown: Sequence[str], flat: Sequence[str], crossed: Sequence[str], *, all_flat: bool
+) -> str:
     kind, said = type(model).__name__, []
     if unknown:
         said.append(
@@ -134,6 +140,11 @@ def _what_is_missing(model: nn.Module, unknown: list[str], flat: list[str], cros
         said.append(
             f"{_listed(flat)} in {kind} get examples and tokens on one axis: their curvature squares every token by "
             "itself, as curvature='expand' does, and nodes are dropped token by token"
+            + (
+                "; with no other layer to count examples by, say how many a batch has: kl(terms=...)"
+                if all_flat
+                else ""
+            )
         )
     if crossed:
         said.append(
@@ -143,6 +154,6 @@ def _what_is_missing(model: nn.Module, unknown: list[str], flat: list[str], cros
     return ". Also, ".join(said)
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
