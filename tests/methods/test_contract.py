@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import isingformer as isf
@@ -235,14 +236,18 @@ def test_a_deep_copy_is_a_model_of_its_own(tiny, batch, method):
     assert not torch.equal(twin.head.weight, model.head.weight)
 
 
-def test_weight_averaging_predicts_with_the_current_q(tiny, batch, method):
+@pytest.mark.parametrize("how", [{}, {"use_buffers": True, "multi_avg_fn": get_ema_multi_avg_fn(0.9)}])
+def test_weight_averaging_predicts_with_the_current_q(tiny, batch, method, how):
     model, (x, y) = tiny(), batch()
     handle = isf.attach(model, method, examples=10)
-    average = torch.optim.swa_utils.AveragedModel(model)
+    average = torch.optim.swa_utils.AveragedModel(model, **how)
     train(model, handle, x, y, 7)
-    average.update_parameters(model)
+    for _ in range(4):
+        average.update_parameters(model)
     for name, part in attached_to(average.module).parts.posteriors.items():
-        assert torch.equal(part.drop, handle.parts.posteriors[name].drop)
+        own = handle.parts.posteriors[name]
+        assert torch.equal(part.drop, own.drop) if not how else part.drop.shape == own.drop.shape
+        assert torch.equal(part.layer, own.layer)  # its average could be another layer's
 
 
 def test_kl_is_reported_without_gradients_too(tiny, method):

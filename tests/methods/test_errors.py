@@ -191,3 +191,25 @@ def test_layers_that_share_a_weight_detach_only_by_their_mean():
         method.detach(weights="expected")
     method.detach(weights="mean")
     assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize(
+    "method, seeds", [(isf.DropConnect(p=0.5), 7), (isf.Ising(refresh="epoch", contrast=0.0), None)]
+)
+def test_a_model_that_is_trained_past_its_own_call(method, seeds):
+    """Only the call itself moves the noise on and counts examples: without it every pass would be the same."""
+
+    class Encoder(torch.nn.Sequential):
+        def encode(self, x):
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = Encoder(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 3))
+    handle = isf.attach(model, method, examples=10, seeds=seeds)
+    x, y = torch.randn(5, 4), torch.randint(3, (5,))
+    for call in (model, model):
+        (F.cross_entropy(call(x), y) + handle.kl()).backward()
+        handle.step()
+    (F.cross_entropy(model.encode(x), y) + handle.kl()).backward()
+    with pytest.raises(RuntimeError, match=r"this Encoder was not called since the last step.*call model\(x\)"):
+        handle.step()

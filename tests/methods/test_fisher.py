@@ -216,3 +216,16 @@ def test_stacked_replicas_have_their_own(tiny, batch):
         wanted = expected(drawn, x, y)
         own.detach()
         assert_same({name: h[r] for name, h in method.curvature().items()}, wanted)
+
+
+def test_one_layer_is_heard_after_any_number_of_moves():
+    """Every move makes a new companion, which may lie where an older one lay."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    method = isf.attach(model, isf.Ising(warmup=0, refresh=1, measure_every=1), examples=10)
+    x, y = torch.randn(5, 4), torch.randint(3, (5,))
+    for _ in range(12):
+        plain(model, method, x, y)
+        method.step()  # which raises where no squares have arrived
+        model.to("cpu")
+        model.to("cpu")

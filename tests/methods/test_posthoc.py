@@ -166,3 +166,15 @@ def test_a_ramp_is_for_training_and_does_not_hold_q_back(digits, trained, ramp):
         for how in ({}, {"ramp": ramp})
     )
     assert all(torch.equal(q, ramped[name]) and bool((q > 0).all()) for name, q in plain.items())
+
+
+@pytest.mark.filterwarnings("ignore:who reads 0 in Sequential")
+def test_validation_may_be_an_iterator_but_not_one_that_is_used_up(digits, trained):
+    method, choices = isf.Ising(curvature="mc-fisher", contrast=0.0), [0.02, 0.9, 0.5]
+    chosen = [
+        fit_posterior(copy.deepcopy(trained), digits[0], method, validation=given, deltas=choices, samples=3).method
+        for given in (digits[1], iter(digits[1]))
+    ]
+    assert chosen[0].delta == chosen[1].delta == 0.02
+    with pytest.raises(ValueError, match="validation gave no batches to choose by"):
+        fit_posterior(copy.deepcopy(trained), digits[0], method, validation=iter(()), deltas=choices)

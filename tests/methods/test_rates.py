@@ -42,3 +42,12 @@ def test_they_are_saved_and_loaded(tmp_path):
     isf.save(model, tmp_path / "saved")
     again = isf.load(tmp_path / "saved")
     assert again._isingformer.method.delta == (0.1, 0.4)
+
+
+@torch.no_grad()
+def test_the_expected_network_that_detach_leaves_has_each_replicas_rate():
+    model = isf.ViT(**{**SHAPE, "replicas": 2}).double()
+    handle = isf.attach(model, isf.Dropout(p=(0.1, 0.5)), examples=10)
+    x = torch.randn(2, 3, 1, 8, 8, dtype=torch.float64)
+    expected = model.eval()(x)
+    torch.testing.assert_close(handle.detach(weights="expected")(x), expected)

@@ -209,3 +209,37 @@ def test_float64_weights_come_back_in_float64(tiny, batch, tmp_path):
     assert loaded.head.weight.dtype == torch.float64
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name]), name
+
+
+class Shifted(isf.ViT):
+    """A class of the user's own, whose forward a plain ViT does not have."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def test_a_subclass_of_ours_is_the_users_to_build(tiny, batch, tmp_path):
+    x, y = batch()
+    model = Shifted(**tiny().config).double()
+    trained(model, x, y)
+    isf.save(model.eval(), tmp_path)
+    with pytest.raises(ValueError, match=r"holds a Shifted, which only you can build"):
+        isf.load(tmp_path)
+    assert torch.equal(isf.load(tmp_path, Shifted(**model.config).double())(x), model(x))
+
+
+def test_a_likelihood_of_ones_own_is_given_again(tmp_path):
+    class Poisson(Gaussian):
+        name = "poisson"
+
+    def build():
+        return nn.Linear(3, 2)
+
+    model, own = build(), Poisson()
+    isf.attach(model, isf.Ising(), examples=10, likelihood=own)
+    isf.save(model, tmp_path)
+    with pytest.raises(ValueError, match=r"saved with a likelihood object of yours, 'poisson'; pass it"):
+        isf.load(tmp_path, build())
+    with pytest.raises(ValueError, match=r"saved with the likelihood 'poisson', got 'gaussian'"):
+        isf.load(tmp_path, build(), likelihood=Gaussian())
+    assert attached_to(isf.load(tmp_path, build(), likelihood=own)).parts.likelihood is own
