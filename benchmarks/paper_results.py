@@ -61,7 +61,7 @@ def keep(study, folder):
         "made": [{**json.loads(how), "trainings": count} for how, count in sorted(made.items())],
         "data": fingerprints, "plan": plan.to_json(),
     }  # fmt: skip
-    lines = "".join(json.dumps(record.to_json(), sort_keys=True) + "\n" for record in records)
+    lines = "".join(json.dumps(record.to_json()) + "\n" for record in records)
     write_bytes(folder / RECORDS, gzip.compress(lines.encode(), 9, mtime=0))
     write_json(folder / "about.json", about)
 
