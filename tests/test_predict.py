@@ -244,3 +244,14 @@ def test_the_stream_of_a_seeded_training_goes_on_as_if_nothing_had_been_predicte
     with isf.sampled(model.eval()):
         model(x)
     assert int(method.noise.position) == 2
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_equal_passes_have_no_epistemic_uncertainty_and_others_keep_theirs(classes):
+    probs = torch.randn(500, classes, generator=seeded()).mul(3).softmax(-1)
+    assert (Prediction(probs.expand(333, -1, -1).contiguous()).epistemic == 0).all()
+    apart = torch.stack([probs, (probs.log() + 0.01 * torch.randn(probs.shape, generator=seeded(1))).softmax(-1)])
+    exact = Prediction(apart.double()).epistemic
+    found = Prediction(apart).epistemic
+    seen = exact > 1e-5
+    assert seen.sum() > 20 and (found[seen] > 0).all()

@@ -61,6 +61,25 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+@contextlib.contextmanager
+def ready_folder(folder: Path) -> Iterator[Path]:
+    """A folder for what is about to be computed, made before any work is done in vain, and gone again where that fails.
+
+    What was there stays, and so does what the failed work has left.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    try:
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(f"cannot write into {folder}; choose a folder that can be written")
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in missing:
+                path.rmdir()  # which takes empty folders alone
+        raise
+
+
 def make_folder(folder: Path) -> Path:
     """A folder that exists, made where it did not; one line that names the obstacle where that cannot be."""
     try:

@@ -170,7 +170,8 @@ WRONG = [
     (["--pool", "max"], "pool must be 'class' or 'mean', got 'max'"),
     (["--likelihood", "binary"], "'binary' is for two classes, the data have 10"),
     (["--patience", "2", "--validation", "0"], "validation must be above 0 where patience is given"),
-    (["--seed", "-1"], "seed must be a whole number from 0 on, got -1"),
+    (["--seed", "-1"], "seed must be a whole number from 0 on, below 2^62, got -1"),
+    (["--seed", str(2**70)], "seed must be a whole number from 0 on, below 2^62, got 1180591620717411303424"),
     (["--checkpoint-every", "0"], "--checkpoint-every: expected a whole number from 1 on, got '0'"),
     (["--q-frames", "1"], "q_frames must be 2 or more pictures, or 0 for none, got 1"),
     (["--resize", "0"], "--resize: expected a whole number from 1 on, got '0'"),
@@ -211,8 +212,8 @@ def test_a_setting_of_the_other_commands(refused, trained, files, name):
 
 
 def test_a_setting_of_predict(refused, trained, files):
-    for wrong in ("0", "1", "nan"):
-        refused("predict", trained, *files, "--level", wrong, names=["level must be in (0, 1)"])
+    for wrong in ("0", "1", "nan", "half"):
+        refused("predict", trained, *files, "--level", wrong, names=["expected a number between 0 and 1", wrong])
     for wrong in ("0", "-1", "nan", "inf"):
         refused("predict", trained, *files, "--temperature", wrong, names=["temperature must be positive", wrong])
     refused("predict", trained, *files, "--json", "--csv", names=["--csv", "--json"])
@@ -346,3 +347,31 @@ def test_what_json_cannot_hold_is_not_printed(capsys):
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"score": float("nan")})
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["train", "--data", "digits", "--out", ""], ["study", "quick", "--out", " "],
+        ["explain", "run", "image.png", "--out", ""], ["compress", "run", "--out", ""],
+    ],
+    ids=lambda line: line[0],
+)  # fmt: skip
+def test_an_empty_folder_name_is_no_folder(refused, line, tmp_path, monkeypatch):
+    """As an unset variable gives it: what it wrote would lie in the current folder, or in a default one."""
+    monkeypatch.chdir(tmp_path)
+    refused(*line, names=["--out: expected the name of a folder, got an empty one"])
+
+
+@pytest.mark.parametrize("line", [["explain", "--samples", "100000000"], ["compress", "--recover", "100000000"]],
+                         ids=lambda line: line[0])  # fmt: skip
+def test_a_folder_that_cannot_be_is_noticed_before_the_work(refused, trained, files, tmp_path, line):
+    (tmp_path / "file").write_text("")
+    images = files[:1] if line[0] == "explain" else ["--macs", "0.5"]
+    out = tmp_path / "file" / "below"
+    refused(line[0], trained, *images, *line[1:], "--out", out, names=[f"cannot make the folder {out}"])
+
+
+def test_a_level_that_is_no_share_is_noticed_before_the_work(refused, trained, files):
+    line = ["predict", trained, *files, "--samples", "100000000", "--level", "1.2"]
+    refused(*line, names=["--level: expected a number between 0 and 1, got '1.2'"])

@@ -52,7 +52,7 @@ def test_a_run_without_pictures_of_its_training_opens(done, trained, files, tmp_
     ("more", "said"),
     [
         (("--target", "cat"), "--target 'cat' is no class"),
-        (("--level", "1.5"), "level must be in"),
+        (("--level", "1.5"), "expected a number between 0 and 1, got '1.5'"),
         (("--samples", "0"), "expected a whole number from 1 on"),
     ],
 )

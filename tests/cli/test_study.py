@@ -1,6 +1,7 @@
 """`isingformer study` and `isingformer report`: a small grid of one's own, from TOML to a report."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -89,10 +90,13 @@ def test_some_sizes_methods_and_rates_are_a_part(done, plan, tmp_path):
         (["study", "quick", "--ray", "auto", "--device", "cuda:1"], "since Ray deals out GPUs, got 'cuda:1'"),
         (["study", "quick", "--ray", "auto", "--gpus-per-task", "2"], "gpus_per_task must be a share from 0 to 1"),
         (["report", "nothere"], "nothere is no study (plan.json is missing)"),
+        (["study", "quick", "--out", "foreign"], "foreign/plan.json is not a study's plan"),
     ],
 )
 def test_wrong_input_is_one_line(refused, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "plan.json").write_text('{"plan": "of a house"}')
     refused(*arguments, names=[said])
 
 
@@ -113,3 +117,20 @@ def test_a_ray_cluster_that_does_not_answer_is_said_at_once(command, plan, tmp_p
     found = command("study", plan, "--out", tmp_path / "study", "--ray", "127.0.0.1:1", "--quiet")
     said = "isingformer study: error: no Ray cluster at '127.0.0.1:1' (Connection refused); start one with"
     assert found.code == 2 and found.err.startswith(said)
+
+
+def test_a_study_that_is_terminated_says_so_and_goes_on(start, done, tmp_path):
+    """SIGTERM to the main process alone, as `kill` sends it, while two others work for it."""
+    longer = PLAN.replace("epochs = 1\n", "epochs = 300\n").replace("sizes = [20]", "sizes = [20, 30]")
+    (tmp_path / "long.toml").write_text(longer)
+    line = ["study", tmp_path / "long.toml", "--out", tmp_path / "study", "--jobs", "2", "--device", "cpu"]
+    process = start(*line)
+    while "trainings" not in (said := process.stderr.readline()) or "into" in said:
+        assert said, "it ended by itself"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, ""), err
+    assert err.splitlines()[-1] == "isingformer study: terminated"
+    assert not any(word in err for word in ("Traceback", "leaked", "main process is gone")), err
+    assert 0 < len(list((tmp_path / "study" / "records").iterdir())) < 8
+    assert "8 of 8 trainings done" in done(*line, "--quiet")

@@ -16,9 +16,12 @@ def trained(model, batch, method):
     return handle
 
 
-def test_one_way_is_what_the_method_swept(tiny, batch):
+@pytest.mark.parametrize("settings", [{}, {"contrast": 4.0, "floor": 0.2}], ids=["plain", "floor"])
+def test_one_way_is_what_the_method_swept(tiny, batch, settings):
     model = tiny()
-    handle = trained(model, batch, isf.Ising(delta=0.3, coupling=2.0, refresh=2))
+    handle = trained(model, batch, isf.Ising(delta=0.3, coupling=2.0, refresh=2, **settings))
+    if settings:
+        assert min(float(q.min()) for q in handle.drop_probability().values()) == pytest.approx(0.2)
     found = {one.layer: one for one in bottlenecks(model).layers}
     for name, q in handle.drop_probability().items():
         assert found[name].one_way == pytest.approx(float(q.mean()), abs=1e-9)

@@ -175,7 +175,7 @@ def test_data_that_changed_are_refused(whole, tmp_path):
 
 def test_an_error_of_a_worker_process_is_told_in_its_words(tmp_path):
     plan = small(datasets=(StudyData(source="digits", sizes=(5000,)),))
-    with pytest.raises(ValueError, match="too few for 5,000 to train on"):
+    with pytest.raises(ValueError, match="digits has 1,437 training images, too few for its size 5,000"):
         run_study(plan, tmp_path, jobs=2, device="cpu", progress=False)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from .._version import __version__
 from . import compress, data, evaluate, explain, explore, predict, report, study, train
@@ -23,8 +26,30 @@ COMMANDS = {
 }
 BAD_INPUT = 2
 FAILED = 1
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 DEBUG = "ISINGFORMER_DEBUG"
+
+
+class Terminated(BaseException):
+    """SIGTERM has come: raised where the program is, so that what it began is cleaned up."""
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Inside, a first SIGTERM raises `Terminated`, unless this is no main thread or someone else handles it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def act(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # cleaning up is not to be torn apart by the next one
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, act)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def build_parser() -> Parser:
@@ -56,11 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             args.given = given
-            return COMMANDS[args.command].run(args)
+            with _sigterm_raises():
+                return COMMANDS[args.command].run(args)
         finally:
             flush_output()
     except BrokenPipeError:  # whoever read our output has enough of it
         return 0
+    except Terminated:
+        print(f"{name}: terminated", file=sys.stderr)
+        return TERMINATED
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any, NoReturn
 
 from ..data import Dataset, load_data
@@ -58,7 +59,26 @@ def _whole(text: str, *, least: int) -> int:
     except ValueError:
         value = -1
     if not least <= value < 2**62:
-        raise argparse.ArgumentTypeError(f"expected a whole number from {least} on, got {text!r}")
+        most = ", below 2^62" if value >= 2**62 else ""
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} on{most}, got {text!r}")
+    return value
+
+
+def folder_name(text: str) -> str:
+    """A folder's name; an empty one, such as an unset variable gives, would be this folder or a default."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected the name of a folder, got an empty one")
+    return text
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1, neither of them."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {text!r}")
     return value
 
 

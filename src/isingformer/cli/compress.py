@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from pathlib import Path
 from typing import get_args
 
+from .._files import ready_folder
 from ..compress import Score, compress_run, open_run
 from ..compress.choose import STRUCTURES
 from ..compress.export import Format
 from ..train import find_device
-from .common import add_data_arguments, count, print_json, seed
+from .common import add_data_arguments, count, folder_name, print_json, seed
 from .progress import transfers
 
 USAGE = "RUN [--weights X | --macs X | --latency-ms X] --out FOLDER [options]"
@@ -26,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `compress`."""
     parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
     add_data_arguments(parser)
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where the smaller network goes")
+    parser.add_argument(
+        "--out", required=True, type=folder_name, metavar="FOLDER", help="where the smaller network goes"
+    )
     aim = parser.add_argument_group("target (one; without any, what the posterior holds for dropped goes)")
     one = aim.add_mutually_exclusive_group()
     one.add_argument("--weights", type=float, metavar="X", help="share of the weights to keep, in (0, 1)")
@@ -66,12 +70,13 @@ def run(args: argparse.Namespace) -> int:
     opened = open_run(args.run, device=find_device(args.device))
     with transfers() as bar:
         opened.data(args.data_dir, download=not args.offline, progress=bar)
-    found = compress_run(
-        opened, args.out, weights=args.weights, macs=args.macs, latency_ms=args.latency_ms, structures=args.kinds,
-        score=args.score, bayesian=args.bayesian, batch=args.batch, epochs=args.recover, distil=args.distil,
-        export_as=args.export, samples=args.samples, test_size=args.test_size, seed=args.seed,
-        overwrite=args.overwrite, command=shlex.join(["isingformer", *args.given]),
-    )  # fmt: skip
+    with ready_folder(Path(args.out)) as out:
+        found = compress_run(
+            opened, out, weights=args.weights, macs=args.macs, latency_ms=args.latency_ms, structures=args.kinds,
+            score=args.score, bayesian=args.bayesian, batch=args.batch, epochs=args.recover, distil=args.distil,
+            export_as=args.export, samples=args.samples, test_size=args.test_size, seed=args.seed,
+            overwrite=args.overwrite, command=shlex.join(["isingformer", *args.given]),
+        )  # fmt: skip
     for note in found.notes:
         print(f"isingformer compress: note: {note}", file=sys.stderr)
     if args.json:

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from .._files import ready_folder
 from ..compress import CompactRun, open_run
 from ..data import find_images
 from ..explain import Bottlenecks, Explanation, bottlenecks, explain
 from ..methods import Ising
 from ..train import Run, find_device
-from .common import count, print_json, seed
+from .common import count, folder_name, print_json, seed, share
 
 USAGE = "RUN IMAGE [IMAGE ...] --out FOLDER [options]"
 EXAMPLES = """examples:
@@ -29,11 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `explain`."""
     parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them, at most 32 images")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where index.html goes; one that is there is "
-                        "replaced")  # fmt: skip
+    parser.add_argument("--out", required=True, type=folder_name, metavar="FOLDER",
+                        help="where index.html goes; one that is there is replaced")  # fmt: skip
     parser.add_argument("--target", metavar="CLASS", help="the class to trace back (the most probable of each image)")
     parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
-    parser.add_argument("--level", type=float, default=0.9, metavar="X", help="of the credible intervals (0.9)")
+    parser.add_argument("--level", type=share, default=0.9, metavar="X", help="of the credible intervals (0.9)")
     parser.add_argument("--resize", action="store_true", help="fit images to the size and colours the run reads")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the drawn networks (0)")
@@ -49,15 +50,16 @@ def run(args: argparse.Namespace) -> int:
     target = _class_number(opened, args.target)
     history = opened.q_history()
     images = opened.inputs(opened.read_images(files, resize=args.resize))
-    found = explain(
-        opened.model, images, samples=args.samples, target=target, level=args.level,
-        generator=torch.Generator().manual_seed(args.seed),
-    )  # fmt: skip
-    page = found.write_page(
-        Path(args.out) / "index.html", title=f"What {opened.folder.name} sees", classes=opened.classes,
-        names=[file.name for file in files],
-        bottlenecks=_bottlenecks(opened), history=history,
-    )  # fmt: skip
+    with ready_folder(Path(args.out)) as out:
+        found = explain(
+            opened.model, images, samples=args.samples, target=target, level=args.level,
+            generator=torch.Generator().manual_seed(args.seed),
+        )  # fmt: skip
+        page = found.write_page(
+            out / "index.html", title=f"What {opened.folder.name} sees", classes=opened.classes,
+            names=[file.name for file in files],
+            bottlenecks=_bottlenecks(opened), history=history,
+        )  # fmt: skip
     rows = [_row(opened, file, found, n) for n, file in enumerate(files)]
     if args.json:
         asked = {"samples": args.samples, "level": args.level, "seed": args.seed}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..data import SOURCES, fetch
 from ..study import Outcome, Store, parse_shard, read_plan, run_study, write_results
-from .common import add_data_arguments, count, print_json
+from .common import add_data_arguments, count, folder_name, print_json
 from .progress import transfers
 
 USAGE = "quick|paper|FILE.toml [--out FOLDER] [options]"
@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `study`."""
     parser.add_argument("plan", metavar="PLAN", help="quick, paper, or a .toml file that describes a grid")
-    parser.add_argument("--out", metavar="FOLDER", help="the study's folder (studies/NAME)")
+    parser.add_argument("--out", type=folder_name, metavar="FOLDER", help="the study's folder (studies/NAME)")
     add_data_arguments(parser)
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of the grid (1/1)")
     parser.add_argument(

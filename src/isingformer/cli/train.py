@@ -20,7 +20,7 @@ from ..train import Recipe, Run, train
 from ..train.folder import RunFolder
 from ..train.processes import is_first
 from ..train.q_history import FRAMES
-from .common import DATA_HELP, add_data_arguments, count, print_json, read_data
+from .common import DATA_HELP, add_data_arguments, count, folder_name, print_json, read_data
 
 USAGE = "[--data NAME|PATH] [--method NAME] [--out FOLDER] [options]"
 EXAMPLES = """examples:
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="digits", metavar="NAME|PATH", help=f"{DATA_HELP} (digits)")
     add_data_arguments(parser)
     parser.add_argument("--resize", type=count, metavar="N", help="scale and crop all images to N x N")
-    parser.add_argument("--out", metavar="FOLDER", help="the run's folder (runs/DATA-METHOD-SEED)")
+    parser.add_argument("--out", type=folder_name, metavar="FOLDER", help="the run's folder (runs/DATA-METHOD-SEED)")
     how = parser.add_argument_group("method")
     how.add_argument("--method", default="ising", choices=METHODS, metavar="NAME", help=f"{', '.join(METHODS)} (ising)")
     how.add_argument("--delta", type=float, metavar="X", help="base drop rate of the ising methods (0.1)")

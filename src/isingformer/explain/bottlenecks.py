@@ -98,7 +98,13 @@ def bottlenecks(model: nn.Module) -> Bottlenecks:
     pull = dict(Pull(method.rule))  # what its next sweep would add to the prior field
     one = sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
     two = stationary_sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
-    return Bottlenecks(tuple(_compared(name, one[name], two[name]) for name in method.parts.topology.layers))
+    lowest = {name: method.rule.floor(q.shape[-1], delta) for name, q in one.items()}
+    return Bottlenecks(
+        tuple(
+            _compared(name, one[name].clamp_min(lowest[name]), two[name].clamp_min(lowest[name]))
+            for name in method.parts.topology.layers
+        )
+    )
 
 
 def _compared(name: str, one: Tensor, two: Tensor) -> Bottleneck:

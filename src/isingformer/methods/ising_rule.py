@@ -276,13 +276,16 @@ class IsingRule(Rule):
         layers = parts.posteriors
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
-        most = FLOOR_OVER_DELTA * delta
         for name, part in layers.items():
-            if lowest := spec.lowest(part.shape[-1]):
-                part.drop.clamp_(min=most.clamp_max(lowest) if isinstance(most, Tensor) else min(most, lowest))
+            part.drop.clamp_(min=self.floor(part.shape[-1], delta))
             if part.variance is not None:
                 part.variance.copy_(own_variance(self, name))
         self.ramp.scale(part.drop for part in layers.values())
+
+    def floor(self, fan_in: int, delta: float | Tensor) -> float | Tensor:
+        """Below what no q of a layer that reads so many nodes falls, min(its floor, 1.3 delta); of shape delta."""
+        most, lowest = FLOOR_OVER_DELTA * delta, self.spec.lowest(fan_in)
+        return most.clamp_max(lowest) if isinstance(most, Tensor) else min(most, lowest)
 
     def synchronise(self) -> None:
         """What was measured since the last refresh, shared out equally."""

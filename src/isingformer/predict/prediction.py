@@ -16,6 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+ROUNDING = 8
+"""How many steps of their type entropies of equal passes may be apart."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -52,8 +55,10 @@ class Prediction:
 
     @property
     def epistemic(self) -> Tensor:
-        """Mutual information between label and network: entropy - aleatoric."""
-        return (self.entropy - self.aleatoric).clamp_min(0)
+        """Mutual information between label and network: entropy - aleatoric; 0 where it is less than their rounding."""
+        total = self.entropy
+        found = total - self.aleatoric
+        return found.masked_fill(found <= ROUNDING * torch.finfo(found.dtype).eps * total.clamp_min(1), 0)
 
     @property
     def architecture(self) -> Tensor:

@@ -59,6 +59,8 @@ class Store:
             FileExistsError: The folder holds another study.
         """
         store = cls(folder)
+        if store.about.is_file():
+            _ = store.plan  # raises where it is no study's, before anything is made beside it
         for needed in (store.path, store._records, store._data, store._claims):
             make_folder(needed)
         with store._writing() as state:
@@ -91,7 +93,9 @@ class Store:
                 f"{self.path} is no study (plan.json is missing); give a folder that `isingformer study --out` wrote"
             )
         found = _read(self.about, "give another --out")
-        if found.get("format") != FORMAT:
+        if "format" not in found:
+            raise ValueError(f"{self.about} is not a study's plan; give a folder that `isingformer study --out` wrote")
+        if found["format"] != FORMAT:
             raise ValueError(
                 f"{self.about} has format {found.get('format')}, this version reads {FORMAT}; use isingformer "
                 f"{found.get('isingformer')}"

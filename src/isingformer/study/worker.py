@@ -145,6 +145,9 @@ class Bench:
             self._read = None
             about = self.plan.dataset(label)
             dataset = load_data(about.source, data_dir=self.data_dir, download=self.download, resize=about.resize)
+            most, there = max(about.sizes), len(dataset.train)
+            if most > there:  # before the first cell: its turn might come after hours
+                raise ValueError(f"{label} has {there:,} training images, too few for its size {most:,}; take that out")
             self.keeper.check_data(label, dataset.fingerprint())
             images = dataset.test
             if about.test_images is not None:

@@ -90,8 +90,10 @@ class Recipe:
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         self._check("likelihood", self.likelihood in ("softmax", "binary"), "'softmax' or 'binary'")
         self._check("pool", self.pool in ("class", "mean"), "'class' or 'mean'")
-        self._check("seed", _whole(self.seed, 0), "a whole number from 0 on")
-        self._check("sample_seed", self.sample_seed is None or _whole(self.sample_seed, 0), "a whole number from 0 on")
+        for name in ("seed", "sample_seed"):
+            value = getattr(self, name)
+            fine = (value is None and name == "sample_seed") or (_whole(value, 0) and value < 2**62)
+            self._check(name, fine, "a whole number from 0 on, below 2^62")
         if self.patience is not None:
             self._check("validation", self.validation > 0, "above 0 where patience is given")
 

@@ -66,7 +66,10 @@ class Run:
     def model(self) -> nn.Module:
         """The trained model, its method attached, in eval mode."""
         if not self.finished:
-            raise ValueError(f"{self.folder} is not finished; give its training command again, and it goes on")
+            raise ValueError(
+                f"{self.folder} is not finished; give its training command again, and it goes on (with --overwrite and "
+                "gentler settings where it diverged)"
+            )
         try:
             return load(self.folder).to(self.device).eval()
         except (KeyError, TypeError) as error:  # JSON, and not what `save` writes
