@@ -27,7 +27,8 @@ CHOSEN = (
     "nodes 0.13 by example, contrast 4 by z, delta 0.5, kl sqrt(3 / N), ramp 0.3",
 )  # fmt: skip
 TABLES = {
-    name: ROOT / f"results/trials-{name}.json" for name in ("width", "default", "evidence", "warmup", "h200", "small")
+    name: ROOT / f"results/trials-{name}.json"
+    for name in ("network", "per-image", "width", "default", "evidence", "warmup", "h200", "small")
 }
 
 

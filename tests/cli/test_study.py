@@ -90,7 +90,7 @@ def test_some_sizes_methods_and_rates_are_a_part(done, plan, tmp_path):
         (["study", "quick", "--ray", "auto", "--device", "cuda:1"], "since Ray deals out GPUs, got 'cuda:1'"),
         (["study", "quick", "--ray", "auto", "--gpus-per-task", "2"], "gpus_per_task must be a share from 0 to 1"),
         (["report", "nothere"], "nothere is no study (plan.json is missing)"),
-        (["study", "quick", "--out", "foreign"], "foreign/plan.json is not a study's plan"),
+        (["study", "quick", "--quiet", "--out", "foreign"], "foreign/plan.json is not a study's plan"),
     ],
 )
 def test_wrong_input_is_one_line(refused, arguments, said, tmp_path, monkeypatch):
