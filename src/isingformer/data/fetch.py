@@ -150,6 +150,6 @@ def _by_hand(source: Source, base: Path, missing: Sequence[str]) -> str:
     place = base if wanted[0].members else base / source.folder
     return (
         f"put {', '.join(download.name for download in wanted)} into {shown(place)} (from "
-        f"{wanted[0].urls[0].rpartition('/')[0]}/), or name a folder that has the files with data_dir or "
-        "ISINGFORMER_DATA"
+        f"{wanted[0].urls[0].rpartition('/')[0]}/), or name a folder that has the files: --data-dir (data_dir=...) "
+        "or ISINGFORMER_DATA"
     )
