@@ -87,7 +87,9 @@ def _use_cpu_generator(like: Tensor) -> bool:
 
 
 def _as_tensor(layer: int | Tensor, like: Tensor) -> Tensor:
-    return layer if isinstance(layer, Tensor) else torch.full((), layer, dtype=torch.int32, device=like.device)
+    if isinstance(layer, Tensor):
+        return layer.to(like.device)  # where a model was moved by its parameters and buffers alone
+    return torch.full((), layer, dtype=torch.int32, device=like.device)
 
 
 def derived_keys(keys: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
