@@ -110,3 +110,8 @@ def test_other_channels_are_refused(have, want):
 def test_a_size_must_be_positive(size):
     with pytest.raises(DataError, match="at least 1 x 1"):
         resized(pictures(1, 4, 4), size)
+
+
+def test_a_size_beyond_the_memory_is_said_in_words():
+    with pytest.raises(DataError, match="images of 50,000,000 x 50,000,000 pixels do not fit the memory"):
+        resized(pictures(1, 4, 4), 50_000_000)

@@ -25,7 +25,8 @@ def resized(images: Images, size: int | tuple[int, int] | None = None, channels:
         channels: 1 or 3; None leaves the channels.
 
     Raises:
-        DataError: The size is below 1, or the channels are not 1 and 3 where they would have to change.
+        DataError: The size is below 1 or more than the memory holds, or the channels are not 1 and 3 where they would
+            have to change.
     """
     height, width = images.x.shape[2:] if size is None else (size, size) if isinstance(size, int) else size
     if min(height, width) < 1:
@@ -58,7 +59,12 @@ def _fitted(x: Tensor, height: int, width: int) -> Tensor:
     """``[N, C, H, W]`` to ``[N, C, height, width]``, each channel an image of its own to Pillow."""
     from PIL import Image, ImageOps
 
-    out = torch.empty((*x.shape[:2], height, width), dtype=x.dtype)
+    try:
+        out = torch.empty((*x.shape[:2], height, width), dtype=x.dtype)
+    except RuntimeError:
+        raise DataError(
+            f"{len(x):,} images of {width:,} x {height:,} pixels do not fit the memory; resize to less"
+        ) from None
     planes, targets = x.flatten(0, 1).numpy(), out.flatten(0, 1).numpy()
     for plane, target in zip(planes, targets, strict=True):
         fitted = ImageOps.fit(Image.fromarray(plane), (width, height), Image.Resampling.BILINEAR)
