@@ -3,10 +3,10 @@
     python benchmarks/tune.py benchmarks/trials/small.toml --out results/trials-small.json
     python benchmarks/tune.py benchmarks/trials/small.toml --device cuda --out results/trials-small.json
 
-The file names cells (data, size, epochs, and where they differ from the others seeds and settings of the recipe) and
-what is tried on each of them (a method, its rates and settings). The rates and seeds of a method train as one stack. A
-row is one method at one rate in one cell: mean over the seeds. Rows that the file named by --out holds, with the same
-settings throughout, are not made again.
+The file names cells (data, size, epochs, and where they differ from the others seeds, validation images and settings
+of the recipe) and what is tried on each of them (a method, its rates and settings). The rates and seeds of a method
+train as one stack. A row is one method at one rate in one cell: mean over the seeds. Rows that the file named by --out
+holds, with the same settings throughout, are not made again.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def main():
             left = [rate for rate in rates if settings_of(how, cell, tried, rate) not in settings]
             if not left:
                 continue
-            data = data or held_out(cell["data"], how["validation"], args.data_dir)
+            data = data or held_out(cell["data"], cell.get("validation", how["validation"]), args.data_dir)
             for row, decided in rows_of(data, cell, {**tried, "rates": left}, how, device):
                 rows, settings, made = [*rows, row], [*settings, decided], [*made, here]
             report(f"trials of {args.trials.name} on validation images", rows, out, settings=settings, made=made)
