@@ -135,6 +135,16 @@ def test_another_study_is_refused_in_one_line_that_says_why(case, store, plan):
     assert differences(plan, plan) == []
 
 
+def test_a_study_of_some_cells_grows_to_the_whole_grid_and_not_back(tmp_path, plan):
+    some = planned(only=[{"sizes": [50], "methods": ["ising"]}])
+    assert 0 < len(some.cells()) < len(plan.cells())
+    store = Store.open(tmp_path / "study", some)
+    Store.open(store.path, plan)
+    (gone, *_) = (cell for cell in plan.cells() if cell not in some.cells())
+    with pytest.raises(FileExistsError, match=f"cell {gone.name} there, not here and [0-9]+ more cells"):
+        Store.open(store.path, some)
+
+
 def test_records_without_a_plan_are_not_adopted(store, plan):
     store.add(made_up(CELL, 0))
     store.about.unlink()

@@ -19,12 +19,15 @@ epochs = 30
 
 [settings.ising]                    # any other settings of a method
 coupling = 0.5
+
+[[only]]                            # of the whole grid these cells alone; of what is not named, all
+methods = ["dropout"]
+rates = [0.5]
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -33,14 +36,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..data.sources import NAMES, known_name
 from ..methods import METHODS, Method, named_method
 from ..train import Recipe
 from ..train.batches import derived_seed
 from ._checks import check, distinct, known_keys, several, whole
+from .part import Part
 from .record import Cell
+
+Table = TypeVar("Table")
 
 SHIPPED = ("quick", "paper")
 MOST_REPLICAS = 10_000
@@ -108,6 +114,8 @@ class Plan:
     """Settings of `Recipe`, without those in `NOT_IN_RECIPE`."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of each method, without its rate."""
+    only: tuple[Part, ...] = ()
+    """Of the whole grid the cells that one of these has; none: all."""
 
     def __post_init__(self) -> None:
         """Check every value; an error names it and what is allowed."""
@@ -124,6 +132,9 @@ class Plan:
         object.__setattr__(self, "rates", self._checked_rates())
         object.__setattr__(self, "recipe", _filled_recipe(self.recipe))
         object.__setattr__(self, "settings", self._filled_settings())
+        object.__setattr__(self, "only", tuple(self.only))
+        for part in self.only:
+            part.checked(self._grid(), "the whole grid")
 
     def _checked_rates(self) -> tuple[float, ...]:
         rated = [method for method in self.methods if METHODS[method][1] is not None]
@@ -167,7 +178,10 @@ class Plan:
         return tuple(data.label for data in self.datasets)
 
     def cells(self) -> list[Cell]:
-        """The grid: by dataset, size, method, rate, each in the order of the plan."""
+        """All that is trained: by dataset, size, method, rate, each in the order of the plan."""
+        return [cell for cell in self._grid() if not self.only or any(part.has(cell) for part in self.only)]
+
+    def _grid(self) -> list[Cell]:
         return [
             Cell(data.label, size, method, rate)
             for data in self.datasets
@@ -209,25 +223,15 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """As plain values, in the form that the TOML file has."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return plain
+        parts = [{name: named for name, named in part.items() if named} for part in plain.pop("only")]
+        return {**plain, "only": parts} if parts else plain
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Plan:
         """Back from plain values; one line says what is wrong with them."""
         known_keys("the plan", values, cls)
-        datasets, tables = [], values["datasets"]
-        for data in tables if isinstance(tables, list) else [tables]:
-            check("datasets", data, isinstance(data, Mapping) and data is not tables, "a table [[datasets]] for each")
-            known_keys("[[datasets]]", data, StudyData)
-            datasets.append(StudyData(**data))
-        return cls(**{**values, "datasets": tuple(datasets)})
-
-    def fingerprint(self) -> str:
-        """A checksum of the grid and all settings, whatever the plan is called and wherever its data lie."""
-        values = {**self.to_json(), "name": None}
-        for data, of in zip(values["datasets"], self.datasets, strict=True):
-            data["source"] = of.place
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        datasets = _tables("datasets", values["datasets"], StudyData)
+        return cls(**{**values, "datasets": datasets, "only": _tables("only", values.get("only", []), Part)})
 
 
 def read_plan(source: str | os.PathLike[str]) -> Plan:
@@ -259,6 +263,16 @@ def read_plan(source: str | os.PathLike[str]) -> Plan:
         return Plan.from_json({"name": path.stem, **values})
     except (ValueError, OverflowError) as error:  # TOML knows numbers that no float holds
         raise ValueError(f"{path}: {error}") from None
+
+
+def _tables(name: str, given: Any, kind: type[Table]) -> tuple[Table, ...]:
+    """The tables ``[[name]]`` of a plan."""
+    found = []
+    for table in given if isinstance(given, list) else [given]:
+        check(name, table, isinstance(table, Mapping) and table is not given, f"a table [[{name}]] for each")
+        known_keys(f"[[{name}]]", table, kind)
+        found.append(kind(**table))
+    return tuple(found)
 
 
 def _filled_recipe(given: Mapping[str, Any]) -> dict[str, Any]:

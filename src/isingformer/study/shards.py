@@ -7,10 +7,10 @@ methods and rates before the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ._checks import whole
+from .part import Part
 from .plan import Plan
 from .record import Cell
 
@@ -31,31 +31,17 @@ class Shard(NamedTuple):
     def checked(self, plan: Plan) -> Shard:
         """The same, where the plan has all that is named."""
         _check(self.i, self.n, f"{self.i}/{self.n}")
-        sizes = sorted({size for data in plan.datasets for size in data.sizes})
-        asked: list[tuple[str, Sequence[object], Sequence[object]]] = [
-            ("dataset", self.datasets, plan.labels), ("method", self.methods, plan.methods),
-            ("size", self.sizes, sizes), ("rate", self.rates, plan.rates),
-        ]  # fmt: skip
-        for what, named, known in asked:
-            for name in named:
-                if name not in known:
-                    has = ", ".join(map(str, known)) or "none"
-                    raise ValueError(f"the plan {plan.name!r} has no {what} {name!r}; it has {has}")
-        if not any(map(self.has, plan.cells())):
-            raise ValueError(
-                f"nothing of the plan {plan.name!r} is of all the datasets, methods, sizes and rates that are named; "
-                "name sizes that one of the datasets has"
-            )
+        self.part.checked(plan.cells(), f"the plan {plan.name!r}")
         return self
+
+    @property
+    def part(self) -> Part:
+        """What is named, whichever of the n parts this is."""
+        return Part(datasets=self.datasets, methods=self.methods, sizes=self.sizes, rates=self.rates)
 
     def has(self, cell: Cell) -> bool:
         """Whether a cell is of the datasets, methods, sizes and rates that are named."""
-        return (
-            cell.dataset in (self.datasets or [cell.dataset])
-            and cell.method in (self.methods or [cell.method])
-            and cell.size in (self.sizes or [cell.size])
-            and (cell.rate is None or cell.rate in (self.rates or [cell.rate]))
-        )
+        return self.part.has(cell)
 
 
 WHOLE = Shard()

@@ -250,7 +250,13 @@ def differences(there: Plan, here: Plan) -> list[str]:
     for method, then in there.settings.items():
         settings = here.settings.get(method, then)
         found += [_unlike(f"{name} of {method}", then.get(name), settings.get(name)) for name in {**then, **settings}]
-    return [line for line in found if line]
+    found = [line for line in found if line]
+    if not found:  # the same grid, of which `only` may leave less
+        kept = set(here.cells())
+        gone = [cell.name for cell in there.cells() if cell not in kept]
+        more = f" and {len(gone) - 1} more cells" if len(gone) > 1 else ""
+        found = [f"cell {name} there, not here{more}" for name in gone[:1]]
+    return found
 
 
 def _unlike(what: str, there: object, here: object) -> str:
