@@ -29,7 +29,8 @@ import statistics
 from pathlib import Path
 
 from paper_figures import draw, draw_overview
-from paper_goals import differences, goals, summary, zeros
+from paper_goals import at_paper_rates, differences, goals, summary, zeros
+from paper_others import best, matched, peers
 from paper_tables import accuracies, calibrations, claims, depth, spoken, where
 
 from isingformer._files import write_bytes, write_json, write_text
@@ -41,10 +42,11 @@ from isingformer.study.tables import write_tables
 
 RECORDS = "records.jsonl.gz"
 PARTS = {
-    "made": where, "goals": goals, "summary": summary, "zeros": zeros, "depth": depth, "verdicts": spoken,
+    "made": where, "goals": goals, "summary": summary, "depth": depth, "verdicts": spoken,
     "accuracy": accuracies, "calibration": calibrations, "claims": claims,
 }  # fmt: skip
-"""By the name of their marks on a page."""
+OTHERS = {"zeros": zeros, "matched": matched, "best": best, "peers": peers}
+"""Parts by the name of their marks on a page: of the cells at the paper's rates, and of those at any."""
 
 
 def keep(study, folder):
@@ -143,19 +145,24 @@ def skewness(edges, counts):
 
 def filled(text, *folders):
     """The page with its generated parts made from one folder or several."""
-    abouts, cells = read_all(folders)
-    there = [name for name in PARTS if f"<!-- {name}:begin -->" in text]
+    abouts, every = read_all(folders)
+    cells = at_paper_rates(every)
+    own = [about for about in abouts if Plan.from_json(about["plan"]).name == "paper"]
+    parts = {name: (call, own, cells) for name, call in PARTS.items()}
+    parts |= {name: (call, abouts, every) for name, call in OTHERS.items()}
+    there = [name for name in parts if f"<!-- {name}:begin -->" in text]
     if not there:
         raise ValueError(
             "the page has no part to fill; put <!-- NAME:begin --> and <!-- NAME:end --> where one belongs, NAME one "
-            f"of {', '.join(PARTS)}"
+            f"of {', '.join(parts)}"
         )
     for name in there:
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
             raise ValueError(f"the page must have {begin.strip()} and {end} once each, a line each")
         before, rest = text.split(begin)
-        text = before + begin + PARTS[name](abouts, cells) + end + rest.split(end, 1)[1]
+        make, *of = parts[name]
+        text = before + begin + make(*of) + end + rest.split(end, 1)[1]
     return text
 
 

@@ -1,0 +1,119 @@
+"""Beyond the paper's two rates: every method at its best one, others at the mean q of `ising`, an ensemble and IVON.
+
+Parts of docs/results.md, as in `paper_tables.py`, but the cells are those of all folders, at whatever rate.
+"""
+
+import json
+from pathlib import Path
+
+from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, counts, same_rate
+from paper_tables import mean, table
+
+from isingformer.study.record import Cell
+from isingformer.study.summary import DATASETS, cell_order
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+TRIALS, PEERS = RESULTS / "trials-rates.json", RESULTS / "peers.json"
+SCORES = ("accuracy", "nll", "ece")
+
+
+def rows_of(file):
+    """Of a benchmark's JSON; none where it has not been run."""
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
+
+
+def best_rates(rows):
+    """{(dataset, size, method): the rate with the lowest NLL on validation images}."""
+    found = {}
+    for row in rows:
+        place = (row["data"], row["size"], row["tried"])
+        if place not in found or row["nll"] < found[place]["nll"]:
+            found[place] = row
+    return {place: row["rate"] for place, row in found.items()}
+
+
+def chosen(cells, rows):
+    """{(dataset, size): {method: its cell at the best rate}} where all three have been tried, and trained there."""
+    rates, found = best_rates(rows), {}
+    for cell in sorted(cells, key=cell_order):
+        place = (cell.dataset, cell.size)
+        if place not in found and all((*place, method) in rates for method in SHOWN):
+            own = {method: Cell(*place, method, rates[*place, method]) for method in SHOWN}
+            if all(one in cells for one in own.values()):
+                found[place] = own
+    return found
+
+
+def shown(cells, cell):
+    """Accuracy / NLL / ECE."""
+    return " / ".join(f"{mean(cells, cell, score):.3f}" for score in SCORES)
+
+
+def named(dataset, size):
+    """A place of the grid for people."""
+    return f"{DATASETS[dataset]}, {size:,}"
+
+
+def best(abouts, cells):
+    """Every method at the rate that validation images chose, on test images."""
+    found = chosen(cells, rows_of(TRIALS))
+    if not found:
+        return "Not trained yet.\n"
+    rows = [
+        [named(*place), *(f"{own[method].rate:g}: {shown(cells, own[method])}" for method in SHOWN)]
+        for place, own in found.items()
+    ]
+    lines = []
+    for rival in RIVALS:
+        pairs = [(own["ising"], [own[rival]]) for own in found.values()]
+        said = (counts(cells, score, pairs) for score in SCORES)
+        lines.append([rival, *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)])
+    head = [f"`ising` better than, of {len(found)} (clearly, clearly worse)", "accuracy", "NLL", "ECE"]
+    return f"{table(['data, images', *SHOWN], rows)}\n{table(head, lines)}"
+
+
+def nearest(cells, cell, rival, q):
+    """The cell of a rival in the same place whose rate is nearest to q; None where none is within `NEARLY`."""
+    there = [other for other in cells if (other.dataset, other.size, other.method) == (cell.dataset, cell.size, rival)]
+    near = [other for other in there if abs(other.rate - q) <= NEARLY]
+    return min(near, key=lambda other: abs(other.rate - q), default=None)
+
+
+def matched(abouts, cells):
+    """`ising` at the paper's rates beside dropout and dropconnect at a rate that is the mean of its q."""
+    whole, rows, pairs = same_rate(at_paper_rates(cells)), [], []
+    for cell, _ in whole:
+        q = mean(cells, cell, "mean_q")
+        rivals = [nearest(cells, cell, rival, q) for rival in RIVALS]
+        if all(rivals):
+            pairs.append((cell, rivals))
+            numbers = [f"{rival.rate:g}: {mean(cells, rival, 'nll'):.3f}" for rival in rivals]
+            rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{q:.3f}", *numbers,
+                         f"{mean(cells, cell, 'nll'):.3f}"])  # fmt: skip
+    if not rows:
+        return "Not trained yet.\n"
+    nll = counts(cells, "nll", pairs)
+    head = ["data, images", "delta", "mean q", *(f"{rival} at" for rival in RIVALS), "`ising`"]
+    return (
+        f"{table(head, rows)}\nIn {len(rows)} of the {len(whole)} cells of `ising` both others are trained at a rate "
+        f"that is its mean of `q` to within {NEARLY}; in {nll['better']} of these its NLL is lower than that of both, "
+        f"clearly so in {nll['clearly']}, and in {nll['worse']} clearly higher than that of one of them or both.\n"
+    )
+
+
+def peers(abouts, cells):
+    """An ensemble and IVON beside `ising`: at the rate that validation images chose, else at 0.1."""
+    every = [row for row in rows_of(PEERS) if row["on"] == "test"]
+    if not every:
+        return "Not trained yet.\n"
+    rates, rows = best_rates(rows_of(TRIALS)), []
+    names = list(dict.fromkeys(row["peer"] for row in every))
+    for place in dict.fromkeys((row["data"], row["size"]) for row in every):
+        by_name = {row["peer"]: row for row in every if (row["data"], row["size"]) == place}
+        ours = Cell(*place, "ising", rates.get((*place, "ising"), 0.1))
+        own = f"{ours.rate:g}: {shown(cells, ours)}" if ours in cells else "–"
+        theirs = [
+            " / ".join(f"{by_name[name][score]:.3f}" for score in SCORES) if name in by_name else "–" for name in names
+        ]
+        rows.append([named(*place), own, *theirs])
+    return table(["data, images", "`ising`", *names], rows)
