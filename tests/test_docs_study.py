@@ -31,6 +31,7 @@ from isingformer.study import (
     worker,
     write_results,
 )
+from isingformer.study.record import Cell
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "isingformer"
@@ -95,7 +96,10 @@ def test_the_example_is_read_and_says_everything(example):
     for method, given in values["settings"].items():
         assert all(example.settings[method][name] == value for name, value in given.items())
     assert example.labels == ("leaves", "digits") and example.name == "leaves"
-    assert example.trainings == 3 * (1 + 2 * 2) * 10
+    assert dataclasses.replace(example, only=()).trainings == 3 * (1 + 2 * 2) * 10
+    others = {Cell("leaves", 100, "plain", None), *(Cell("leaves", 100, "dropout", rate) for rate in (0.1, 0.5))}
+    own = {Cell(*place, "ising", 0.5) for place in (("leaves", 100), ("leaves", 1000), ("digits", 500))}
+    assert set(example.cells()) == others | own
 
 
 def test_the_example_without_what_may_be_left_out(tmp_path):
@@ -169,6 +173,7 @@ def test_the_flags_are_those_of_the_commands():
 
 
 def test_a_replica_shares_what_is_stated(example):
+    example = dataclasses.replace(example, only=())
     one, other = (c for c in example.cells() if (c.dataset, c.size, c.rate) == ("leaves", 100, 0.1))
     assert one.method != other.method and example.recipe_for(one, 0) == example.recipe_for(other, 0)
     assert len({example.seed_of("leaves", size, k) for size in (100, 1000) for k in (0, 1)}) == 4
