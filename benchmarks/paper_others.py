@@ -19,13 +19,20 @@ SCORES = ("accuracy", "nll", "ece")
 
 def rows_of(file):
     """Of a benchmark's JSON; none where it has not been run."""
-    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
+    if not file.is_file():
+        return []
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))["rows"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} has no rows; give the file that a benchmark wrote with --out") from None
 
 
 def best_rates(rows):
     """{(dataset, size, method): the rate with the lowest NLL on validation images}."""
     found = {}
     for row in rows:
+        if row["tried"] not in SHOWN:
+            raise ValueError(f"a trial of {row['tried']!r} among those of rates; they are of {', '.join(SHOWN)}")
         place = (row["data"], row["size"], row["tried"])
         if place not in found or row["nll"] < found[place]["nll"]:
             found[place] = row
@@ -80,24 +87,40 @@ def nearest(cells, cell, rival, q):
 
 
 def matched(abouts, cells):
-    """`ising` at the paper's rates beside dropout and dropconnect at a rate that is the mean of its q."""
-    whole, rows, pairs = same_rate(at_paper_rates(cells)), [], []
-    for cell, _ in whole:
+    """`ising` at the paper's rates beside dropout and dropconnect at a rate that is the mean of its q.
+
+    Where that is delta, to within `NEARLY`, it is the comparison at the same rate, and is only counted.
+    """
+    whole, rows, same, others = same_rate(at_paper_rates(cells)), [], [], []
+    for cell, at_delta in whole:
         q = mean(cells, cell, "mean_q")
+        if abs(q - cell.rate) <= NEARLY:
+            same.append((cell, at_delta))
+            continue
         rivals = [nearest(cells, cell, rival, q) for rival in RIVALS]
         if all(rivals):
-            pairs.append((cell, rivals))
+            others.append((cell, rivals))
             numbers = [f"{rival.rate:g}: {mean(cells, rival, 'nll'):.3f}" for rival in rivals]
             rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{q:.3f}", *numbers,
                          f"{mean(cells, cell, 'nll'):.3f}"])  # fmt: skip
+    left = len(whole) - len(same)
+    text = (
+        f"In {len(same)} of the {len(whole)} cells of `ising` the mean of `q` is `delta` to within {NEARLY}, so that "
+        f"the comparison is the one above: {lower_nll(cells, same)}. Of the {left} others, {len(rows) or 'none'} "
+        f"{'is' if len(rows) == 1 else 'are'} trained with both others at its mean of `q`"
+    )
     if not rows:
-        return "Not trained yet.\n"
-    nll = counts(cells, "nll", pairs)
+        return f"{text}.\n"
     head = ["data, images", "delta", "mean q", *(f"{rival} at" for rival in RIVALS), "`ising`"]
+    return f"{text}: {lower_nll(cells, others)}.\n\n{table(head, rows)}"
+
+
+def lower_nll(cells, pairs):
+    """How often the NLL of `ising` is lower, in words."""
+    nll = counts(cells, "nll", pairs)
     return (
-        f"{table(head, rows)}\nIn {len(rows)} of the {len(whole)} cells of `ising` both others are trained at a rate "
-        f"that is its mean of `q` to within {NEARLY}; in {nll['better']} of these its NLL is lower than that of both, "
-        f"clearly so in {nll['clearly']}, and in {nll['worse']} clearly higher than that of one of them or both.\n"
+        f"its NLL is lower than that of both in {nll['better']}, clearly so in {nll['clearly']}, and clearly higher "
+        f"than that of one of them or both in {nll['worse']}"
     )
 
 

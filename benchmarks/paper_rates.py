@@ -8,7 +8,8 @@
 It writes the plan `rates`: every method at the rate that is best by `results/trials-rates.json`, on validation images;
 dropout and dropconnect at the mean of `q` that `ising` has in its trained cells, to two digits, or at a rate that is
 there anyway and within `NEARLY` of it; and `ising` at the rates that should make four in five weights zero. What the
-paper's grid has at 0.1 and 0.5 is left out. With more trials the plan grows, and the study goes on.
+paper's grid has at 0.1 and 0.5 is left out. A plan that is there keeps its cells, so that with more trials it grows,
+and a study of it goes on; to begin anew, remove it.
 
 The seed is that of the paper's grid, so that samples, initial weights and order of batches are the same.
 """
@@ -16,7 +17,7 @@ The seed is that of the paper's grid, so that samples, initial weights and order
 import argparse
 from pathlib import Path
 
-from paper_goals import NEARLY, RIVALS, same_rate
+from paper_goals import NEARLY, RIVALS, at_paper_rates, same_rate
 from paper_others import TRIALS, best_rates, rows_of
 from paper_results import read_all
 from paper_tables import mean
@@ -29,8 +30,8 @@ PAPER = Path(__file__).with_name("paper.toml")
 SPARSE = {"rates": (0.8, 0.9), "sizes": (5000, 6000)}
 """Where `ising` is tried for as many zeros as can be."""
 HEAD = """# Made by benchmarks/paper_rates.py: cells of the paper's grid at other rates. Every method at the rate that
-# validation images chose, dropout and dropconnect at the mean q of ising, and ising at rates that make four in five
-# weights zero.
+# validation images chose, where it has been tried; dropout and dropconnect at the mean q of ising; and ising at rates
+# that should make four in five weights zero.
 name = "rates"
 methods = ["dropout", "dropconnect", "ising"]
 rates = [{rates}]
@@ -53,7 +54,7 @@ def best_cells(rows, grid):
 def matched_cells(cells, others):
     """Cells of both rivals whose rate is the mean q of a cell of `ising`: new ones where none of the others is near."""
     found = []
-    for cell, _ in same_rate(cells):
+    for cell, _ in same_rate(at_paper_rates(cells)):
         q = mean(cells, cell, "mean_q")
         for rival in RIVALS:
             place = (cell.dataset, cell.size, rival)
@@ -86,23 +87,32 @@ def plan_text(cells, paper):
     return head + text[text.index("[[datasets]]") :]
 
 
-def plan_of(folders, rows):
-    """The plan's text, of what is trained of the paper's grid and the trials."""
+def plan_of(folders, rows, before=()):
+    """The plan's text.
+
+    Args:
+        folders: what is trained of the paper's grid.
+        rows: the trials.
+        before: cells that it had, and keeps.
+    """
     paper, (_, cells) = read_plan(PAPER), read_all(folders)
     grid = paper.cells()
     best = [cell for cell in best_cells(rows, grid) if cell not in grid]
-    new = {*best, *matched_cells(cells, [*grid, *best]), *sparse_cells(grid)}
-    return plan_text(new, paper)
+    there = [*before, *best]
+    return plan_text({*there, *matched_cells(cells, [*grid, *there]), *sparse_cells(grid)}, paper)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", help="that `paper_results.py keep` wrote, of the paper's grid")
     parser.add_argument("to", type=Path)
-    parser.add_argument("--trials", type=Path, default=TRIALS, help="that `tune.py` wrote (default: %(default)s)")
+    parser.add_argument("--trials", type=Path, help=f"that `tune.py` wrote (default: {TRIALS.name}, where it is there)")
     args = parser.parse_args()
     try:
-        write_text(args.to, plan_of(args.folders, rows_of(args.trials)))
+        if args.trials and not args.trials.is_file():
+            raise ValueError(f"{args.trials} is not there; give the file that tune.py wrote")
+        before = read_plan(args.to).cells() if args.to.is_file() else ()
+        write_text(args.to, plan_of(args.folders, rows_of(args.trials or TRIALS), before))
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

@@ -9,13 +9,19 @@
     python benchmarks/paper_results.py differences results/paper results/paper-first results/paper/against.csv
     python benchmarks/paper_results.py restore results/paper studies/paper
 
+What `benchmarks/paper_rates.py` plans, other rates than the paper's two, is kept in a folder of its own, and given to
+`page` as one more of them:
+
+    python benchmarks/paper_results.py keep studies/rates results/rates
+    python benchmarks/paper_results.py page results/paper results/paper-first results/rates docs/results.md
+
 `keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
 trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
 between the marks of a page, from one folder or several: a cell is taken from the first that has it. `figures` draws the
 scores by training size, a figure a dataset, `overview` those of all datasets in one, and `differences` writes what
-stands behind "clearly". `restore` makes the study's folder anew on another machine, where the same command then goes
-on. `results/paper-first` has the first 340 trainings, which were kept without their records: there are the tables
-alone.
+stands behind "clearly"; these three are of the paper's two rates. `restore` makes the study's folder anew on another
+machine, where the same command then goes on. `results/paper-first` has the first 340 trainings, which were kept without
+their records: there are the tables alone.
 """
 
 import argparse
@@ -182,9 +188,9 @@ def main():
         elif args.what == "page":
             write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
         elif args.what == "differences":
-            write_text(args.to, differences(read_all(args.source)[1]))
+            write_text(args.to, differences(at_paper_rates(read_all(args.source)[1])))
         else:
-            {"figures": draw, "overview": draw_overview}[args.what](read_all(args.source)[1], args.to)
+            {"figures": draw, "overview": draw_overview}[args.what](at_paper_rates(read_all(args.source)[1]), args.to)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

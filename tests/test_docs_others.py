@@ -7,6 +7,7 @@ import pytest
 from benchmark_scripts import ROOT, script, values
 from isingformer.study import read_plan
 from isingformer.study.record import Cell
+from isingformer.study.store import differences
 
 LOW, HIGH = [1.0, 1.1, 1.2], [1.3, 1.35, 1.55]  # apart by 0.3, 0.25, 0.35: 0.3 -+ 0.12
 
@@ -85,15 +86,18 @@ def mixed(q):
 
 def test_others_at_the_mean_of_q(paper_others):
     found = paper_others.matched([], mixed(0.2))
-    assert "| MNIST, 6,000 | 0.1 | 0.200 | 0.21: 1.400 | 0.21: 1.400 | 1.220 |" in found
-    assert (
-        "In 1 of the 1 cells" in found and "in 1 of these its NLL is lower than that of both, clearly so in 1" in found
-    )
-    found = paper_others.matched([], mixed(0.115))
-    assert "| 0.115 | 0.1: 1.100 | 0.1: 1.100 | 1.220 |" in found and "in 1 clearly higher than that of one" in found
-    assert paper_others.matched([], mixed(0.155)) == "Not trained yet.\n"  # as far from the one as from the other
+    assert "In 0 of the 1 cells" in found and "Of the 1 others, 1 is trained" in found
+    assert "its mean of `q`: its NLL is lower than that of both in 1, clearly so in 1, and clearly higher" in found
+    assert found.endswith("\n\n| data, images | delta | mean q | dropout at | dropconnect at | `ising` |\n"
+                          "| --- | --- | --- | --- | --- | --- |\n"
+                          "| MNIST, 6,000 | 0.1 | 0.200 | 0.21: 1.400 | 0.21: 1.400 | 1.220 |\n")  # fmt: skip
+    found = paper_others.matched([], mixed(0.115))  # delta, nearly: what the page has counted before
+    assert "In 1 of the 1 cells" in found and "the one above: its NLL is lower than that of both in 0" in found
+    assert "one of them or both in 1. Of the 0 others, none are trained" in found and "|" not in found
+    found = paper_others.matched([], mixed(0.155))  # as far from the one as from the other
+    assert "In 0 of the 1 cells" in found and "Of the 1 others, none are trained" in found and "|" not in found
     own = {Cell("mnist", 6000, "ising", 0.21): values(0.5, LOW, 0.1, mean_q=0.21)}
-    assert "In 1 of the 1 cells" in paper_others.matched([], mixed(0.2) | own)  # another delta than the paper's two
+    assert "of the 1 cells" in paper_others.matched([], mixed(0.2) | own)  # another delta than the paper's two
 
 
 def test_peers_stand_beside_the_best_delta(paper_others, trials, monkeypatch, tmp_path):
@@ -137,6 +141,52 @@ def test_the_mean_of_q_needs_no_training_where_a_rate_is_near(paper_rates, monke
     assert "dropout" not in paper_rates.plan_of(["kept"], []).split("only =")[1].split("[[datasets]]")[0]
 
 
-def test_the_plan_that_is_there_can_be_read():
-    plan = read_plan(ROOT / "benchmarks" / "rates.toml")
+def test_a_plan_grows_with_its_trials_and_a_study_of_it_goes_on(paper_rates, monkeypatch, tmp_path):
+    """A best rate near a mean of q makes that one's training needless, but not once it is planned."""
+    monkeypatch.setattr(paper_rates, "read_all", lambda folders: ([], mixed(0.22)))
+    monkeypatch.setattr(paper_rates, "PAPER", ROOT / "benchmarks" / "paper.toml")
+    target, trials = tmp_path / "rates.toml", tmp_path / "trials.json"
+    plans = []
+    for rows in ([], [trial("dropout", 0.21, 0.5, size=6000)], [trial("dropout", 0.3, 0.4, size=6000)]):
+        trials.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+        monkeypatch.setattr("sys.argv", ["paper_rates.py", "kept", str(target), "--trials", str(trials)])
+        paper_rates.main()
+        plans.append(read_plan(target))
+    rates = [
+        {cell.rate for cell in plan.cells() if (cell.dataset, cell.size, cell.method) == ("mnist", 6000, "dropout")}
+        for plan in plans
+    ]
+    assert rates == [{0.22}, {0.21, 0.22}, {0.21, 0.22, 0.3}]
+    assert differences(plans[0], plans[1]) == differences(plans[1], plans[2]) == []
+    assert differences(plans[1], plans[0]) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("gone.json", None, "gone.json is not there"),
+        ("other.json", '{"about": 3}', "other.json has no rows"),
+        ("text.json", "rates", "text.json has no rows"),
+        ("named.json", json.dumps({"rows": [trial("ising, floor 0", 0.1, 1.0)]}), "'ising, floor 0' among those of"),
+    ],
+)
+def test_trials_that_are_none(paper_rates, monkeypatch, tmp_path, capsys, name, text, says):
+    monkeypatch.setattr(paper_rates, "read_all", lambda folders: ([], {}))
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(
+        "sys.argv", ["paper_rates.py", "kept", str(tmp_path / "plan.toml"), "--trials", str(tmp_path / name)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        paper_rates.main()
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and says in printed and printed.count("\n") == 1
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_the_plan_that_is_there_is_what_the_script_makes(paper_rates, paper_others):
+    file = ROOT / "benchmarks" / "rates.toml"
+    plan, folders = read_plan(file), [ROOT / "results" / name for name in ("paper", "paper-first")]
     assert plan.name == "rates" and not {cell.rate for cell in plan.cells()} & {0.1, 0.5}
+    made = paper_rates.plan_of(folders, paper_others.rows_of(paper_others.TRIALS), plan.cells())
+    assert made == file.read_text(encoding="utf-8")
