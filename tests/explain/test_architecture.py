@@ -71,6 +71,15 @@ def test_node_dropout_has_one_mask_a_node(tiny):
     assert found.entropy == pytest.approx(nodes * math.log(2))
 
 
+def test_masks_that_go_by_node_are_not_counted_by_weight(tiny):
+    model = tiny()
+    isf.attach(model, isf.Ising(delta=0.1, evidence="none", coupling=0.0, node_rate=0.2, floor=0.1), examples=10)
+    found = architecture(model, samples=2)
+    inputs = sum(q.shape[1] for q in found.drop.values())  # every q is delta, below the node rate: one number a node
+    assert found.masks > 5 * inputs
+    assert found.entropy == pytest.approx(inputs * float(mask_entropy(torch.tensor(0.1))), rel=1e-5)
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["point", "noise"])
 def test_sure_weights_are_those_whose_interval_leaves_out_zero(noise):
     location = torch.tensor([[-1.0, 1.0, 0.15, -0.15, 0.17], [2.0, -2.0, 0.0, 0.3, -0.3]]).double()

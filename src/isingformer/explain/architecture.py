@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..methods import WeightPosterior, attached_to
 from ..nn.masked import posteriors
+from ..nn.nodes import joint_entropy
 from .anatomy import Anatomy, anatomy, matrix_of
 from .counts import Counts, CountSpread, count, drawn_counts, filled, probable_masks
 from .networks import Networks
@@ -36,7 +37,7 @@ class LayerPosterior:
     keep: float
     """mean of 1 - q."""
     entropy: float
-    """- q log q - (1 - q) log(1 - q), the mean over the layer's masks, in nats; at most log 2."""
+    """- q log q - (1 - q) log(1 - q) of a mask by itself, the mean over the layer's, in nats; at most log 2."""
     probable: float
     """Share of the weights that the most probable architecture keeps: q < 1/2."""
     surely: float
@@ -60,7 +61,7 @@ class Architecture:
     masks: int
     """How many masks there are: one a weight, or one an input node where a node's weights share it."""
     entropy: float
-    """Of all masks together, in nats: the sum over masks; at most masks * log 2."""
+    """Of all masks together, in nats; at most masks * log 2, and far less where a node's weights go together."""
     full: Counts
     """With nothing dropped."""
     probable: Counts
@@ -148,6 +149,11 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
     entropies = {
         name: mask_entropy(q[:1] if found[name].tied else q) for name, q in drop.items() if name in found
     }  # a tied mask is one, however many weights follow it
+    together = sum(
+        float(joint_entropy(q[:1] if found[name].tied else q, found[name].node_rate))
+        for name, q in drop.items()
+        if name in found
+    )
     method = attached_to(model)
     assert method is not None, "networks are drawn from an attached model"
     carried = method.weight_posterior()
@@ -164,7 +170,7 @@ def architecture_of(networks: Networks, parts: Anatomy, level: float) -> Archite
     )  # fmt: skip
     return Architecture(
         parts, drop, layers, head_keep(parts, drop), unit_keep(parts, drop), pixel_keep(parts, drop),
-        sum(h.numel() for h in entropies.values()), sum(float(h.double().sum()) for h in entropies.values()),
+        sum(h.numel() for h in entropies.values()), together,
         count(parts, {name: torch.ones_like(q, dtype=torch.bool) for name, q in drop.items()}),
         count(parts, filled(parts, model, probable_masks(model))), drawn_counts(networks, parts), tuple(found),
         {name: one.cpu() for name, one in learned.items()},

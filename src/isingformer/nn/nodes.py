@@ -28,6 +28,38 @@ def split(q: Tensor, node_rate: float | Tensor) -> tuple[Tensor, Tensor]:
     return a, torch.where(q > a, 1 - (1 - q) / (1 - a), 0.0)
 
 
+def joint_entropy(q: Tensor, node_rate: float | Tensor) -> Tensor:
+    """The entropy of all masks of a layer together, in nats: the sum over nodes of that of their outgoing weights.
+
+    With r the node rate, t_1 <= ... <= t_m the q of a node's weights that are not above r, b of the others and
+    p0 = prod b:
+
+        sum over k of h(t_k - t_(k-1))  +  h(P0)  -  (1 - r)(1 - p0) log(1 - r)  +  (1 - r)(sum of H(b) - h(p0))
+        P0 = r - t_m + (1 - r) p0
+
+    with h(p) = - p log p, H(b) = h(b) + h(1 - b), t_0 = 0: u_j is in one of the steps between the t, which the masks of
+    those weights tell, or above them all; then the others are all dropped with probability P0, because u_j < r or one
+    by one.
+
+    Args:
+        q: ``[*R, out, in]``.
+        node_rate: up to which rate nodes decide.
+
+    Returns:
+        ``[*R]``, float64.
+    """
+    entr, q = torch.special.entr, q.double()
+    rate = torch.as_tensor(node_rate, dtype=q.dtype, device=q.device)
+    by_node, free = q <= rate, 1 - rate
+    thresholds = torch.where(by_node, q, 0.0).sort(-2).values
+    steps = thresholds.diff(dim=-2, prepend=torch.zeros_like(thresholds[..., :1, :]))
+    b = torch.where(by_node, 1.0, split(q, rate)[1])  # 1 leaves a weight out of the product and of the sum
+    every, single = b.prod(-2), (entr(b) + entr(1 - b)).sum(-2)
+    all_others = rate - thresholds[..., -1, :] + free * every
+    nodes = entr(steps).sum(-2) + entr(all_others) - torch.special.xlogy(free * (1 - every), free)
+    return (nodes + free * (single - entr(every))).sum(-1)
+
+
 def node_odds(weight: Tensor, q: Tensor, node_rate: float | Tensor) -> Tensor:
     """a_j / (1 - a_j) of dropping input nodes whole, so that what reads a node varies as much as by the masks a.
 
