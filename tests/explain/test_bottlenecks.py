@@ -28,6 +28,18 @@ def test_one_way_is_what_the_method_swept(tiny, batch, settings):
         assert found[name].shape == tuple(q.shape)
 
 
+def test_a_learned_delta_is_the_one_in_both_sweeps(tiny, batch):
+    model = tiny()
+    handle = trained(model, batch, isf.Ising(delta=0.3, refresh=2, learn_delta=0.2))
+    handle.rule.base.logit.fill_(-4.0)
+    handle.rule.base.take_up()
+    handle.rule.sweep()
+    found = {one.layer: one for one in bottlenecks(model).layers}
+    assert found["head"].two_way < 0.1
+    for name, q in handle.drop_probability().items():
+        assert found[name].one_way == pytest.approx(float(q.mean()), abs=1e-6)
+
+
 @pytest.mark.parametrize("slab", [False, True], ids=["plain", "spike_slab"])
 def test_two_way_is_what_a_two_way_method_sweeps(tiny, batch, slab):
     """The same weights and curvature, swept by the method itself with two_way=True."""

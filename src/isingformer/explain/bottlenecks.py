@@ -90,11 +90,13 @@ def bottlenecks(model: nn.Module) -> Bottlenecks:
         raise ValueError(
             f"bottlenecks: expected a model with Ising attached, got {what}; only its q follows neighbours"
         )
-    delta = method.method.delta
-    if isinstance(delta, tuple):
-        raise ValueError(f"bottlenecks: expected a single network, got one with a delta for every replica, {delta}")
+    if isinstance(method.method.delta, tuple):
+        raise ValueError(
+            f"bottlenecks: expected a single network, got one with a delta for every replica, {method.method.delta}"
+        )
     spec, means, wiring = method.method, method.parts.means(), method.parts.topology.wiring
     assert isinstance(method.rule, IsingRule), "the rule of Ising"
+    delta = method.rule.base.at(next(iter(method.parts.posteriors.values())).drop)  # as learned, where it is
     pull = dict(Pull(method.rule))  # what its next sweep would add to the prior field
     one = sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
     two = stationary_sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
