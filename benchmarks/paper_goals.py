@@ -22,7 +22,16 @@ MIDDLE = (5000, 6000)
 PAPER_RATES = (0.1, 0.5)
 NEARLY = 0.02
 """How far the mean of q may be from another method's rate to count as the same."""
-COMPARED = {"nll": "NLL lower", "ece": "ECE lower", "accuracy": "accuracy higher"}
+COMPARED = ("nll", "ece", "accuracy")
+SAID = {
+    "nll": "NLL lower", "ece": "ECE lower", "accuracy": "accuracy higher", "brier": "Brier score lower",
+    "f1": "F1 higher", "error_auroc": "AUROC of errors higher", "aurc": "area under risk-coverage lower",
+}  # fmt: skip
+
+
+def named(dataset, size):
+    """A place of the grid for people."""
+    return f"{DATASETS[dataset]}, {size:,}"
 
 
 def at_paper_rates(cells):
@@ -71,27 +80,50 @@ def near(cells, cell, rivals):
     return mean(cells, cell, "accuracy") >= mean(cells, best, "accuracy") - spread
 
 
+def by_rate(pairs):
+    """The pairs at each of the paper's rates, where there are any."""
+    groups = [[pair for pair in pairs if pair[0].rate == rate] for rate in PAPER_RATES]
+    return [group for group in groups if group]
+
+
+def both_lower(cells, pairs):
+    """In how many of the pairs both NLL and ECE are lower than all rivals', and in how many clearly so."""
+    found = [
+        [standing(cells, cell, rival, score) for rival in rivals for score in ("nll", "ece")] for cell, rivals in pairs
+    ]
+    return {
+        "better": sum(all(better for better, _ in own) for own in found),
+        "clearly": sum(all(better and clear for better, clear in own) for own in found),
+    }
+
+
 def goals(abouts, cells):
-    """How often `ising` is better than both others at the same rate, and than the paper says its method is."""
+    """How often `ising` is better than both others at the same rate, by rate, and than the paper says its method is."""
     whole = same_rate(cells)
     if not whole:
         return "Nothing of `ising` has been trained yet.\n"
-    rows = []
-    for score, words in COMPARED.items():
-        found = counts(cells, score, whole)
-        rows.append([f"{words} than that of both", f"{found['better']} of {len(whole)}", str(found["clearly"]),
-                     str(found["worse"])])  # fmt: skip
-    close = sum(near(cells, *one) for one in whole)
-    rows.append(["accuracy higher than the better one's, or within one of its standard deviations below",
-                 f"{close} of {len(whole)}", "", ""])  # fmt: skip
-    head = ["`ising` against dropout and dropconnect", "cells", "clearly so", "clearly worse than one of them or both"]
+    groups = by_rate(whole)
+
+    def counted(found):
+        worse = f", {found['worse']}" if "worse" in found else ""
+        return f"{found['better']} ({found['clearly']}{worse})"
+
+    rows = [
+        [f"{words} than that of both", *(counted(counts(cells, score, own)) for own in (*groups, whole))]
+        for score, words in SAID.items()
+    ]
+    rows.insert(2, ["both NLL and ECE lower", *(counted(both_lower(cells, own)) for own in (*groups, whole))])
+    rows.insert(4, ["accuracy higher than the better one's, or within one of its standard deviations below",
+                    *(str(sum(near(cells, *pair) for pair in own)) for own in (*groups, whole))])  # fmt: skip
+    head = ["`ising` against dropout and dropconnect",
+            *(f"at {own[0][0].rate:g}, of {len(own)}" for own in groups), f"at both, of {len(whole)}"]  # fmt: skip
     return f"{table(head, rows)}\n{above_the_paper(cells)}"
 
 
-def above_the_paper(cells):
-    """A sentence: how often a method's accuracy is above what the paper has for its Ising method."""
+def above_counts(cells):
+    """(of how many cells beside the paper, {method: in how many its accuracy is above the paper's Ising})."""
     places = [cell for cell, _ in same_rate(cells) if (number := paper_number(cell)) and number.comparable]
-    above = {
+    return len(places), {
         method: sum(
             mean(cells, Cell(cell.dataset, cell.size, method, cell.rate), "accuracy")
             > paper_number(cell).means["accuracy"]
@@ -99,8 +131,13 @@ def above_the_paper(cells):
         )
         for method in SHOWN
     }
+
+
+def above_the_paper(cells):
+    """A sentence: how often a method's accuracy is above what the paper has for its Ising method."""
+    places, above = above_counts(cells)
     return (
-        f"In {above['ising']} of {len(places)} cells the accuracy of `ising` is above what the paper reports for its "
+        f"In {above['ising']} of {places} cells the accuracy of `ising` is above what the paper reports for its "
         f"Ising method; but so is that of dropconnect in {above['dropconnect']} and that of dropout in "
         f"{above['dropout']}, so that much of this is the network.\n"
     )
@@ -122,16 +159,22 @@ def summary(abouts, cells):
                 for score in ("accuracy", "nll", "ece")
             ]
             entries = [" / ".join(own) for own in zip(*columns, strict=True)]
-            rows.append([f"{DATASETS[cell.dataset]}, {cell.size:,}", str(cell.rate), *entries])
+            rows.append([named(cell.dataset, cell.size), str(cell.rate), *entries])
     every = {cell for about in abouts for cell in Plan.from_json(about["plan"]).cells()}
     planned = sum(cell.method == "ising" for cell in every)
     rest = "" if planned == len(whole) else f" trained so far, of {planned}"
-    nll, accuracy, ece = (counts(cells, score, whole) for score in ("nll", "accuracy", "ece"))
+    groups = by_rate(whole)
+    said = []
+    for score, words in (("nll", "lowest NLL"), ("accuracy", "highest accuracy"), ("ece", "lowest ECE")):
+        found = [(own, counts(cells, score, own)) for own in groups]
+        said.append(f"the {words} in " + " and ".join(
+            f"{one['better']} of {len(own)} at {own[0][0].rate:g} ({one['clearly']} clearly)" for own, one in found
+        ))  # fmt: skip
+    worse = [counts(cells, score, whole)["worse"] for score in COMPARED]
     return table(["data, images", "rate", *SHOWN], rows) + (
-        f"\nIn the {len(whole)} cells of dataset, size and rate{rest}, `ising` has the lowest NLL of the three in "
-        f"{nll['better']} (clearly so in {nll['clearly']}), the highest accuracy in {accuracy['better']} "
-        f"({accuracy['clearly']}) and the lowest ECE in {ece['better']} ({ece['clearly']}); its ECE is clearly worse "
-        f"than one of the others' in {ece['worse']}.\n"
+        f"\nIn the {len(whole)} cells of dataset, size and rate{rest}, `ising` has {', '.join(said[:2])}, "
+        f"and {said[2]}. One of the others is clearly better than it in NLL in {worse[0]}, in ECE in {worse[1]} "
+        f"and in accuracy in {worse[2]}. Clearly: the 95% interval of the paired difference excludes 0.\n"
     )
 
 
@@ -143,7 +186,7 @@ def zeros(abouts, cells):
         if cell.method == "ising" and dense in cells:
             numbers = [mean(cells, cell, score) for score in ("dropped", "probable_accuracy", "accuracy")]
             entries = [f"{number:.3f}" for number in (*numbers, mean(cells, dense, "accuracy"))]
-            rows.append([f"{DATASETS[cell.dataset]}, {cell.size:,}", str(cell.rate), *entries])
+            rows.append([named(cell.dataset, cell.size), str(cell.rate), *entries])
     head = ["data, images", "delta", "share of weights zero", "accuracy so", "with all, T = 50", "dropconnect 0.1"]
     return table(head, rows) if rows else "Nothing of `ising` has been trained yet.\n"
 

@@ -6,11 +6,11 @@ Parts of docs/results.md, as in `paper_tables.py`, but the cells are those of al
 import json
 from pathlib import Path
 
-from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, counts, same_rate
+from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, counts, named, same_rate
 from paper_tables import mean, table
 
 from isingformer.study.record import Cell
-from isingformer.study.summary import DATASETS, cell_order
+from isingformer.study.summary import cell_order
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 TRIALS, PEERS = RESULTS / "trials-rates.json", RESULTS / "peers.json"
@@ -56,11 +56,6 @@ def shown(cells, cell):
     return " / ".join(f"{mean(cells, cell, score):.3f}" for score in SCORES)
 
 
-def named(dataset, size):
-    """A place of the grid for people."""
-    return f"{DATASETS[dataset]}, {size:,}"
-
-
 def best(abouts, cells):
     """Every method at the rate that validation images chose, on test images."""
     found = chosen(cells, rows_of(TRIALS))
@@ -86,28 +81,36 @@ def nearest(cells, cell, rival, q):
     return min(near, key=lambda other: abs(other.rate - q), default=None)
 
 
+def at_mean_q(cells):
+    """([(a cell of `ising` whose mean of q is delta, both others there)], [(another, both others at its mean of q)],
+    how many more have no others there)."""
+    same, others, left = [], [], 0
+    for cell, at_delta in same_rate(at_paper_rates(cells)):
+        q = mean(cells, cell, "mean_q")
+        if abs(q - cell.rate) <= NEARLY:
+            same.append((cell, at_delta))
+        elif all(rivals := [nearest(cells, cell, rival, q) for rival in RIVALS]):
+            others.append((cell, rivals))
+        else:
+            left += 1
+    return same, others, left
+
+
 def matched(abouts, cells):
     """`ising` at the paper's rates beside dropout and dropconnect at a rate that is the mean of its q.
 
     Where that is delta, to within `NEARLY`, it is the comparison at the same rate, and is only counted.
     """
-    whole, rows, same, others = same_rate(at_paper_rates(cells)), [], [], []
-    for cell, at_delta in whole:
-        q = mean(cells, cell, "mean_q")
-        if abs(q - cell.rate) <= NEARLY:
-            same.append((cell, at_delta))
-            continue
-        rivals = [nearest(cells, cell, rival, q) for rival in RIVALS]
-        if all(rivals):
-            others.append((cell, rivals))
-            numbers = [f"{rival.rate:g}: {mean(cells, rival, 'nll'):.3f}" for rival in rivals]
-            rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{q:.3f}", *numbers,
-                         f"{mean(cells, cell, 'nll'):.3f}"])  # fmt: skip
-    left = len(whole) - len(same)
+    same, others, left = at_mean_q(cells)
+    whole, rows = len(same) + len(others) + left, []
+    for cell, rivals in others:
+        numbers = [f"{rival.rate:g}: {mean(cells, rival, 'nll'):.3f}" for rival in rivals]
+        rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{mean(cells, cell, 'mean_q'):.3f}", *numbers,
+                     f"{mean(cells, cell, 'nll'):.3f}"])  # fmt: skip
     text = (
-        f"In {len(same)} of the {len(whole)} cells of `ising` the mean of `q` is `delta` to within {NEARLY}, so that "
-        f"the comparison is the one above: {lower_nll(cells, same)}. Of the {left} others, {len(rows) or 'none'} "
-        f"{'is' if len(rows) == 1 else 'are'} trained with both others at its mean of `q`"
+        f"In {len(same)} of the {whole} cells of `ising` the mean of `q` is `delta` to within {NEARLY}, so that "
+        f"the comparison is the one above: {lower_nll(cells, same)}. Of the {whole - len(same)} others, "
+        f"{len(rows) or 'none'} {'is' if len(rows) == 1 else 'are'} trained with both others at its mean of `q`"
     )
     if not rows:
         return f"{text}.\n"

@@ -34,10 +34,12 @@ import re
 import statistics
 from pathlib import Path
 
+from paper_claims import claims
 from paper_figures import draw, draw_overview
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
 from paper_others import best, matched, peers
-from paper_tables import accuracies, calibrations, claims, depth, spoken, where
+from paper_tables import accuracies, calibrations, depth, spoken, where
+from paper_versus import printed, reached, versus
 
 from isingformer._files import write_bytes, write_json, write_text
 from isingformer.study import Store
@@ -49,9 +51,9 @@ from isingformer.study.tables import write_tables
 RECORDS = "records.jsonl.gz"
 PARTS = {
     "made": where, "goals": goals, "summary": summary, "depth": depth, "verdicts": spoken,
-    "accuracy": accuracies, "calibration": calibrations, "claims": claims,
+    "accuracy": accuracies, "calibration": calibrations, "claims": claims, "versus": versus, "printed": printed,
 }  # fmt: skip
-OTHERS = {"zeros": zeros, "matched": matched, "best": best, "peers": peers}
+OTHERS = {"reached": reached, "zeros": zeros, "matched": matched, "best": best, "peers": peers}
 """Parts by the name of their marks on a page: of the cells at the paper's rates, and of those at any."""
 
 

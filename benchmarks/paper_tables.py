@@ -3,7 +3,6 @@
 A part takes (abouts, cells): the circumstances of every folder, and ``{cell: {score: [a number a replica]}}``.
 """
 
-import dataclasses
 import statistics
 
 from isingformer.study.compare import against_paper
@@ -12,19 +11,12 @@ from isingformer.study.plan import Plan
 from isingformer.study.record import Cell, Entropies
 from isingformer.study.summary import DATASETS, Summary
 
-SIMPLE, COMPLEX = ("mnist", "fashion-mnist"), ("cifar10", "cifar100")
-SMALL = (250, 300)
 ISINGS = ("ising-paper", "ising-paper-obd", "ising")
 
 
 def mean(cells, cell, score):
     """Over the replicas in which it is defined."""
     return statistics.fmean(value for value in cells[cell][score] if value is not None)
-
-
-def defined(cells, cell, *scores):
-    """Whether every one of these scores is defined in some replica: a network that says one thing has no skewness."""
-    return all(any(value is not None for value in cells[cell].get(score, ())) for score in scores)
 
 
 def where(abouts, cells):
@@ -111,62 +103,3 @@ def calibrations(abouts, cells):
         return "{:.3f} / {:.3f} / {:+.3f}".format(*(mean(cells, cell, s) for s in ("nll", "ece", "overconfidence")))
 
     return by_method(cells, entry)
-
-
-def claims(abouts, cells):
-    """The paper's claims in words, each as a count of cells in which it holds."""
-
-    def holds(claim, chosen, test):
-        found = [bool(test(cell)) for cell in cells if chosen(cell)]
-        return [[claim, f"{sum(found)} of {len(found)} cells"]] if found else []
-
-    def over(cell):
-        return mean(cells, cell, "overconfidence")
-
-    def other(cell, method):
-        return Cell(cell.dataset, cell.size, method, cell.rate)
-
-    def both(cell, one, two):
-        return cell.method == one and other(cell, two) in cells
-
-    rows = [
-        *holds("dropout is overconfident", lambda c: c.method == "dropout", lambda c: over(c) > 0),
-        *holds("dropout is overconfident on CIFAR with few images",
-               lambda c: c.method == "dropout" and c.dataset in COMPLEX and c.size in SMALL, lambda c: over(c) > 0),
-        *holds("dropout's wrong predictions have a lower entropy than dropconnect's",
-               lambda c: both(c, "dropout", "dropconnect"),
-               lambda c: mean(cells, c, "entropy_wrong") < mean(cells, other(c, "dropconnect"), "entropy_wrong")),
-        *holds("dropconnect is more accurate than dropout with few images",
-               lambda c: both(c, "dropconnect", "dropout") and c.size in SMALL,
-               lambda c: mean(cells, c, "accuracy") > mean(cells, other(c, "dropout"), "accuracy")),
-        *holds("dropconnect at 0.5 is underconfident on MNIST and Fashion-MNIST",
-               lambda c: c.method == "dropconnect" and c.rate == 0.5 and c.dataset in SIMPLE, lambda c: over(c) < 0),
-        *holds("dropconnect is overconfident on CIFAR with few images",
-               lambda c: c.method == "dropconnect" and c.dataset in COMPLEX and c.size in SMALL, lambda c: over(c) > 0),
-        *holds("dropconnect is underconfident on CIFAR with more images",
-               lambda c: c.method == "dropconnect" and c.dataset in COMPLEX and c.size not in SMALL,
-               lambda c: over(c) < 0),
-    ]  # fmt: skip
-    rows += holds("dropconnect at 0.5 is underconfident", lambda c: c.method == "dropconnect" and c.rate == 0.5,
-                  lambda c: over(c) < 0)  # fmt: skip
-    for ising in ISINGS:
-        rows += holds(f"{ising} regularises more than its base rate says: mean q above delta",
-                      lambda c, i=ising: c.method == i, lambda c: mean(cells, c, "mean_q") > c.rate)  # fmt: skip
-        rows += holds(f"{ising} is more underconfident at 0.5 than at 0.1 on MNIST and Fashion-MNIST",
-                      lambda c, i=ising: c.method == i and c.rate == 0.5 and c.dataset in SIMPLE
-                      and dataclasses.replace(c, rate=0.1) in cells,
-                      lambda c: over(c) < over(dataclasses.replace(c, rate=0.1)))  # fmt: skip
-        rows += holds(f"{ising} is underconfident on MNIST and Fashion-MNIST",
-                      lambda c, i=ising: c.method == i and c.dataset in SIMPLE, lambda c: over(c) < 0)  # fmt: skip
-        rows += holds(f"{ising}: entropies are symmetric: skewness of right and of wrong within 1/2 of 0",
-                      lambda c, i=ising: c.method == i and defined(cells, c, "skew_right", "skew_wrong"),
-                      lambda c: max(abs(mean(cells, c, s)) for s in ("skew_right", "skew_wrong")) < 0.5)  # fmt: skip
-        rows += holds(
-            f"{ising} has a lower ECE than both others on CIFAR with few images",
-            lambda c, i=ising: c.dataset in COMPLEX and c.size in SMALL and both(c, i, "dropout")
-            and both(c, i, "dropconnect"),
-            lambda c: all(
-                mean(cells, c, "ece") < mean(cells, other(c, rival), "ece") for rival in ("dropout", "dropconnect")
-            ),
-        )  # fmt: skip
-    return table(["claim", "holds in"], rows)
