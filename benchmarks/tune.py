@@ -5,11 +5,13 @@
 
 The file names cells (data, size, epochs, and where they differ from the others seeds, validation images and settings
 of the recipe) and what is tried on each of them (a method, its rates and settings). The rates and seeds of a method
-train as one stack. A row is one method at one rate in one cell: mean over the seeds. Rows that the file named by --out
-holds, with the same settings throughout, are not made again.
+train as one stack. A row is one method at one rate in one cell: mean over the seeds. Passes are drawn by ``mask``, one
+network a pass, or as `predicted` says: ``predicted = ["mask", "local"]`` makes a row of each, of the same trainings.
+Rows that the file named by --out holds, with the same settings throughout, are not made again.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -41,13 +43,14 @@ def held_out(name, validation, data_dir):
     return Dataset(data.name, data.train.take(other), data.train.take(own), data.classes)
 
 
-def probabilities(stack, images, samples):
+def probabilities(stack, images, samples, sampling):
     """``[R, N, C]``, in eager mode: to compile takes longer than a few passes do."""
     x = stack._images(images)
     chunk = max(1, AT_ONCE[stack.device.type] // len(stack))
     seeds = [derived_seed(seed, "predict") for seed in stack.seeds]
     with stack.autocast():
-        return predict(stack.model, x, samples=samples, batch_size=chunk, seeds=seeds).probs.float().cpu()
+        found = predict(stack.model, x, samples=samples, batch_size=chunk, seeds=seeds, sampling=sampling)
+    return found.probs.float().cpu()
 
 
 def settings_of(how, cell, tried, rate):
@@ -57,7 +60,7 @@ def settings_of(how, cell, tried, rate):
 
 
 def rows_of(data, cell, tried, how, device):
-    """One row for each rate."""
+    """One row for each rate and each way to predict."""
     seeds = cell.get("seeds", how["seeds"])
     rates = [rate for rate in tried["rates"] for _ in seeds]
     method = named_method(tried["method"], tuple(rates) if len(set(rates)) > 1 else rates[0], tried.get("settings"))
@@ -70,21 +73,27 @@ def rows_of(data, cell, tried, how, device):
     started = time.perf_counter()
     stack = Stack(data, method, recipes, device=device)
     stack.train()
-    probs = probabilities(stack, data.test, how["samples"])
-    found = [scores(own, data.test.y) for own in probs]
+    ways = tried.get("predicted", ["mask"])
+    every = {way: probabilities(stack, data.test, how["samples"], way) for way in ways}
+    found = {way: [scores(own, data.test.y) for own in probs] for way, probs in every.items()}
     drops = [q.flatten(1) for q in stack.method.drop_probability().values()]
     q = torch.cat(drops, 1) if drops else torch.zeros(len(recipes), 1)
     seconds = time.perf_counter() - started
-    for number, rate in enumerate(tried["rates"]):
+    for (number, rate), way in itertools.product(enumerate(tried["rates"]), ways):
         own = range(number * len(seeds), (number + 1) * len(seeds))
 
         def mean(of, own=own):
             return statistics.fmean(float(of(replica)) for replica in own)
 
+        def score(name, found=found[way], mean=mean):
+            return mean(lambda replica: getattr(found[replica], name))
+
         yield {
-            "data": cell["data"], "size": cell["size"], "tried": tried["name"], "rate": rate,
-            "nll": mean(lambda r: found[r].nll), "accuracy": mean(lambda r: found[r].accuracy),
-            "ece": mean(lambda r: found[r].ece), "mean q": mean(lambda r: q[r].mean()),
+            "data": cell["data"], "size": cell["size"],
+            "tried": tried["name"] if way == "mask" else f"{tried['name']}, predicted by {way}", "rate": rate,
+            "nll": score("nll"), "accuracy": score("accuracy"), "ece": score("ece"),
+            "confidence": mean(lambda r, of=every[way]: of[r].amax(-1).mean()),
+            "mean q": mean(lambda r: q[r].mean()),
             "dropped": mean(lambda r: (q[r] > 0.5).float().mean()), "training nll": mean(lambda r: stack.nll[r]),
             "seconds": seconds,
         }, settings_of(how, cell, tried, rate)  # fmt: skip
@@ -101,6 +110,21 @@ def chosen(cells, datasets, sizes):
         there = ", ".join(f"{cell['data']} {cell['size']}" for cell in cells)
         raise SystemExit(f"tune.py: no cell has these --datasets and --sizes; the file has {there}")
     return found
+
+
+def check_still_tried(settings, how, out):
+    """Rows of settings that the file of trials no longer has would be read as if it had."""
+    there = {
+        settings_of(how, cell, tried, rate)
+        for cell in how["cells"]
+        for tried in how["tried"]
+        for rate in tried.get("rates", [None])
+    }
+    if gone := sum(one not in there for one in settings):
+        raise SystemExit(
+            f"tune.py: {gone} of {len(settings)} rows in {out} have settings that the file of trials no longer has; "
+            "give another --out, or take those settings back in"
+        )
 
 
 def main():
@@ -120,6 +144,7 @@ def main():
     if out.is_file():
         before = json.loads(out.read_text(encoding="utf-8"))
         rows, settings, made = before["rows"], before["settings"], before["made"]
+        check_still_tried(settings, how, out)
     here = {key: value for key, value in where().items() if key in ("device", "torch", "commit", "date")}
     for cell in chosen(how["cells"], args.datasets, args.sizes):
         data = None

@@ -69,6 +69,16 @@ settings = { node_rate = 0.1 }
     assert [row["rate"] for row in rows] == [0.1, 0.5]
     assert [row["mean q"] for row in rows] == pytest.approx([0.1, 0.5], abs=0.05)
     with trials.open("a", encoding="utf-8") as file:
-        file.write('[[tried]]\nname = "plain"\nmethod = "plain"\n')
+        file.write('[[tried]]\nname = "drops"\nmethod = "dropout"\nrates = [0.5]\npredicted = ["mask", "local"]\n')
     again = found()
-    assert again[:2] == rows and again[2]["tried"] == "plain"  # what was there is not made again
+    assert again[:2] == rows  # what was there is not made again
+    assert [row["tried"] for row in again[2:]] == ["drops", "drops, predicted by local"]
+    assert again[2]["nll"] != again[3]["nll"] and again[2]["training nll"] == again[3]["training nll"]
+    assert found() == again
+    trials.write_text(
+        trials.read_text(encoding="utf-8").replace("node_rate = 0.1", "node_rate = 0.2"), encoding="utf-8"
+    )
+    with pytest.raises(
+        SystemExit, match=r"tune\.py: 2 of 4 rows in .* have settings that the file of trials no longer"
+    ):
+        found()
