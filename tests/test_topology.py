@@ -5,9 +5,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import isingformer as isf
 from isingformer.ising import Reading, backward_order
+from isingformer.nn.stacked import StackedLinear
 from isingformer.topology import find_topology, maskable_layers
 
 WIDTH, HEADS, MLP = 8, 2, 12
@@ -246,3 +248,37 @@ def test_readers_of_a_vit_are_the_layers_its_nodes_reach():
         moved = (seen[f"blocks.0.{reader}"] - before[f"blocks.0.{reader}"]).abs().amax((0, 1)) > 1e-9
         ((_, column),) = table(1)[f"blocks.0.{layer}", row]
         assert moved.nonzero().flatten().tolist() == [column]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_vit_with_another_head_is_run_and_found(tiny):
+    model = tiny()
+    model.head = nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)).double()
+    found, known = find_topology(model), find_topology(tiny())
+    last = "blocks.1.mlp.fc2"
+    assert {name: found.wiring[name] for name in known.layers if name not in (last, "head")} == {
+        name: known.wiring[name] for name in known.layers if name not in (last, "head")
+    }
+    assert [reading.readers for reading in found.wiring[last]] == [("head.0",)]
+    assert [reading.readers for reading in found.wiring["head.0"]] == [("head.2",)] and found.wiring["head.2"] == ()
+
+
+def test_a_stacked_vit_with_another_head_says_so(tiny):
+    model = tiny(replicas=2)
+    model.head = nn.Sequential(StackedLinear(2, 8, 6), nn.GELU(), StackedLinear(2, 6, 3))
+    with pytest.warns(UserWarning, match="head.0, head.2 in ViT is not known"):
+        find_topology(model)
+
+
+def test_nodes_of_embeddings_are_dropped_where_the_embedding_is_masked(tiny):
+    assert find_topology(tiny(), include="head").embeddings == {}
+    assert list(find_topology(tiny(), exclude="head").embeddings) == ["embedded"]
+
+
+def test_layers_whose_weight_is_made_anew_at_every_call_are_left_alone():
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    parametrizations.spectral_norm(model[2])
+    assert find_topology(model).layers == ("4",)
+    with pytest.raises(ValueError, match="Linear has no linear layer to mask"):
+        find_topology(prune.l1_unstructured(nn.Linear(2, 2), "weight", 0.5))

@@ -79,3 +79,9 @@ def test_a_recorder_goes_on_from_an_earlier_one(method, tiny):
     other = isf.attach(tiny(depth=1), isf.DropConnect(p=0.25), examples=10)
     with pytest.raises(ValueError, match=r"the history is of 10 layers.* the model has 6"):
         Recorder(other, history=whole)
+
+
+def test_of_a_stack_the_mean_over_replicas(tiny):
+    method = isf.attach(tiny(replicas=2), isf.DropConnect(p=(0.2, 0.4)), examples=10)
+    found = moved(Recorder(method, every=1), method, 1)
+    assert found.mean[0, 0] == pytest.approx(0.3) and set(found.pictures["embed"].flatten().tolist()) == {76}

@@ -84,3 +84,55 @@ def test_a_step_before_any_forward_says_what_is_missing(tiny):
     method = isf.attach(tiny(), settings("lm"), examples=10)
     with pytest.raises(RuntimeError, match=r"call model\(x\) before method.step"):
         method.step()
+
+
+class WithLoss(torch.nn.Module):
+    """A model that makes its loss by itself where it is given labels, as those of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+
+    def forward(self, x, labels=None):
+        outputs = self.body(x)
+        return outputs if labels is None else (outputs, F.cross_entropy(outputs, labels))
+
+
+@pytest.mark.parametrize("curvature", ["lm", "mc-fisher", "hutchinson"])
+def test_a_model_that_was_given_its_labels(curvature):
+    torch.manual_seed(0)
+    model = WithLoss()
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    method = isf.attach(model, settings(curvature), examples=10, example=(x,))
+    (model(x, labels=y)[1] + method.kl()).backward()
+    method.step(targets=y)
+    assert all(h.isfinite().all() and h.abs().max() > 0 for h in method.curvature().values())
+
+
+def test_lm_needs_no_rule_for_what_lies_below_the_masked_layers():
+    torch.manual_seed(0)
+    body = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Softplus())
+    model = torch.nn.Sequential(body, torch.nn.Linear(6, 3)).double()
+    x, y = torch.randn(8, 4, dtype=torch.float64), torch.randint(3, (8,))
+    method = isf.attach(model, settings("lm"), examples=10, include="1")
+    model(x)  # the statistics of batches move on
+    (F.cross_entropy(model(x), y) + method.kl()).backward()
+    wanted = exact(model, x, y, "gauss-newton")["1"]
+    method.step()
+    torch.testing.assert_close(method.curvature()["1"], wanted)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("curvature", ["lm", "mc-fisher", "hutchinson"])
+def test_inputs_in_half_precision_under_autocast(tiny, batch, curvature):
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model, (x, y) = tiny(torch.float32), batch(dtype=torch.bfloat16)
+        method = isf.attach(model, settings(curvature), examples=10, seeds=0)
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = F.cross_entropy(model(x.to(dtype)).float(), y) + method.kl()
+        loss.backward()
+        method.step(targets=y)
+        found.append(method.curvature()["head"])
+    assert torch.equal(*found)  # the weights' precision, not autocast's

@@ -178,3 +178,32 @@ def test_validation_may_be_an_iterator_but_not_one_that_is_used_up(digits, train
     assert chosen[0].delta == chosen[1].delta == 0.02
     with pytest.raises(ValueError, match="validation gave no batches to choose by"):
         fit_posterior(copy.deepcopy(trained), digits[0], method, validation=iter(()), deltas=choices)
+
+
+class PerToken(nn.Module):
+    """Classes of every token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 8), nn.Linear(8, 4)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+
+@pytest.mark.parametrize("curvature", ["fisher", "mc-fisher", "hutchinson"])
+def test_n_counts_the_terms_of_the_likelihood_and_the_loader_is_gone_through_once(curvature):
+    torch.manual_seed(0)
+    batches = [(torch.randint(7, (n, 10)), torch.randint(4, (n, 10))) for n in (16, 4)]
+    method = isf.Ising(delta=0.2, evidence_weight=1.0, curvature=curvature)
+    handle = fit_posterior(PerToken(), iter(batches), method)
+    assert handle.examples == 200
+    assert fit_posterior(PerToken(), iter(batches), method, examples=5).examples == 5
+
+
+@pytest.mark.filterwarnings("ignore:who reads 0 in Sequential")
+def test_a_loader_without_examples(digits, trained):
+    for loader in ([], iter(())):
+        with pytest.raises(ValueError, match="the loader gave no examples; give one that does"):
+            fit_posterior(copy.deepcopy(trained), loader, isf.Ising(delta=0.3, evidence_weight=1.0))
+    assert attached_to(trained) is None

@@ -102,3 +102,17 @@ def test_moving_to_another_type_moves_what_is_worn(tmp_path):
     x = torch.randn(3, 1, 4, 4).double()
     assert model(x).dtype == torch.float64
     handle.detach("expected")
+
+
+@pytest.mark.parametrize("weights", ["expected", "probable"])
+def test_detach_writes_into_a_convolution_in_any_memory_format(weights):
+    found = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 5, 4, 4)).to(memory_format=memory_format)
+        method = isf.attach(model, isf.DropConnect(p=0.6), examples=10)
+        method.parts.posteriors["0"].drop[0] = 0.2
+        method.detach(weights=weights)
+        found.append(model[0].weight.detach().contiguous())
+        assert model[0].weight.is_contiguous(memory_format=memory_format)
+    assert torch.equal(*found) and found[0].abs().mean((1, 2, 3))[0] > 1.5 * found[0].abs().mean((1, 2, 3))[1]

@@ -11,6 +11,7 @@ it sums over tokens: cheaper, ranks weights much the same, and is off in scale b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -117,7 +118,7 @@ def _sum_and_squares(d: Tensor, x: Tensor, dtype: torch.dtype, kind: Squares) ->
         Two tensors ``[G, out, in]`` of that type.
     """
     groups, examples, tokens, out = d.shape
-    if kind == "expand" or tokens == 1:
+    if kind == "expand" or tokens == 1 or not examples:
         rows_d, rows_x = d.flatten(1, 2), x.flatten(1, 2)
         squares = torch.bmm(rows_d.to(dtype).square().mT, rows_x.to(dtype).square())
         return torch.bmm(rows_d.mT, rows_x).to(dtype), squares
@@ -147,7 +148,7 @@ class _LinearWithSquares(torch.autograd.Function):
 
         def grouped(rows: Tensor) -> Tensor:
             whole = rows if lead else rows.unsqueeze(0)
-            return whole.reshape(*whole.shape[:2], -1, rows.shape[-1])
+            return whole.reshape(*whole.shape[:2], math.prod(whole.shape[2:-1]), rows.shape[-1])
 
         d4, x4 = grouped(d), grouped(x)
         total, squares = _sum_and_squares(d4, x4, ctx.dtype, ctx.kind)

@@ -68,6 +68,7 @@ def attach(
         The handle with `kl`, `step`, `drop_probability`, `detach` and the rest.
     """
     model = getattr(model, "_orig_mod", model)
+    examples = _plain(examples)
     _check(model, method, examples, steps)
     kind = find_likelihood(likelihood)
     topology = find_topology(
@@ -95,6 +96,12 @@ def _check(model: nn.Module, method: Method, examples: float, steps: int | None)
             "fully_shard(model), then method.shard()"
         )
     method.check_plan(steps)
+
+
+def _plain(examples: float) -> float:
+    """A number of Python's own, which can be saved: it may be one of numpy, or a tensor."""
+    number = float(examples)
+    return int(number) if number.is_integer() else number
 
 
 def attach_as(

@@ -29,7 +29,7 @@ class _SlabPull(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, drops: list[Tensor], scales: list[float], *means: Tensor) -> Tensor:
         wide = [m.to(q.dtype) for m, q in zip(means, drops, strict=True)]
-        ctx.dtypes = [m.dtype for m in means]
+        ctx.dtypes, ctx.drops, ctx.scales = [m.dtype for m in means], drops, scales
         if means[0].dim() > 2:
             whole, q = _side_by_side(wide), _side_by_side(drops)
             pull = whole * (1 - q) * _by_column(tuple(scales), tuple(m[0].numel() for m in means), q.device, q.dtype)
@@ -37,18 +37,21 @@ class _SlabPull(torch.autograd.Function):
             return (pull * whole).sum(1)
         pulls = torch._foreach_addcmul(wide, wide, drops, value=-1.0)  # (1 - q) m
         torch._foreach_mul_(pulls, scales)
-        ctx.save_for_backward(*pulls)
+        ctx.save_for_backward(*pulls, *means)
         return torch.stack(torch._foreach_norm(torch._foreach_mul(pulls, wide), 1)).sum(0)  # no product is negative
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        double = 2 * grad
-        if grad.dim():
+        double, last = 2 * grad, slice(-len(ctx.scales), None)
+        if torch.is_grad_enabled():  # to be differentiated once more
+            each = zip(ctx.saved_tensors[last], ctx.drops, ctx.scales, strict=True)
+            grads = [double[..., None, None] * (scale * (1 - q) * m) for m, q, scale in each]
+        elif grad.dim():
             pull, *means = ctx.saved_tensors
             parts = (pull * double.unsqueeze(1)).split([m[0].numel() for m in means], 1)
             grads = [part.view(m.shape) for part, m in zip(parts, means, strict=True)]
         else:
-            grads = list(torch._foreach_mul(ctx.saved_tensors, double))
+            grads = list(torch._foreach_mul(ctx.saved_tensors[: last.start], double))
         return None, None, *(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
 
 

@@ -135,7 +135,10 @@ def _frames(history: History) -> list[Frame]:
 
 
 def small_picture(q: Tensor, side: int = THUMBNAIL) -> Tensor:
-    """q averaged over the cells of a grid with at most `side` rows and columns, uint8 0 ... 255 for 0 ... 1."""
+    """q averaged over the cells of a grid with at most `side` rows and columns, uint8 0 ... 255 for 0 ... 1.
+
+    Of a stack it is the mean over the replicas.
+    """
     size = (min(side, q.shape[-2]), min(side, q.shape[-1]))
-    cells = F.adaptive_avg_pool2d(q.float()[None, None], size)[0, 0]
+    cells = F.adaptive_avg_pool2d(q.float().view(-1, 1, *q.shape[-2:]), size).mean((0, 1))
     return (cells * 255).round().to(torch.uint8).cpu()

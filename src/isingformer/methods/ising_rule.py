@@ -20,7 +20,8 @@ from ..ising import stationary_sweep, sweep
 from ..nn.vit import ViT
 from .base_rate import GivenDelta, LearnedDelta
 from .distributed import add_up_curvature, total
-from .measure import check_finite, measure
+from .loss_scale import check_taken_in, common_factor
+from .measure import call_to_repeat, check_finite, measure
 from .method import Parts, Rule
 from .news import News
 from .pieces import Piece
@@ -88,12 +89,12 @@ class IsingRule(Rule):
     @torch.compiler.disable
     def before_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note a training pass: how many examples, and for the extra-pass estimators which."""
-        tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim()), None)
         if tensor is not None:
             axis = tensor.dim() - 4 if isinstance(self.parts.model, ViT) else 0
             self.seen += tensor.shape[axis]
         if self.extra:
-            self.last_inputs = (args, kwargs)
+            self.last_inputs = call_to_repeat(self.parts.model, args, kwargs)
 
     @property
     def watches_forward(self) -> bool:
@@ -145,24 +146,13 @@ class IsingRule(Rule):
         if not factors:
             return
         self.passes += 1
-        factor = torch.stack(factors).mean(0)
+        factor = common_factor(factors)
         if pieces:
             add_up_counts(pieces)
             finite = self.average.take_in([pieces.get(name) for name in self.parts.posteriors], factor, None, agreed)
         else:
             finite = self.average.take_in(gradients, factor, terms)
-        # Under a loss scaler infinite gradients are how it searches. Reading the answer would make a GPU wait at every
-        # step, so there it is the next refresh that notices.
-        if finite.device.type == "cpu" and bool((factor == 0).any()):
-            raise RuntimeError(
-                "method.kl() entered the loss with factor 0, so the loss's scale is unknown and this batch was left "
-                "out; multiply kl() by nothing that the loss is not multiplied by, and set its weight with kl_weight"
-            )
-        if finite.device.type == "cpu" and bool((~finite & (factor <= 1)).any()):
-            raise FloatingPointError(
-                "the loss or its gradient is NaN or infinite; this batch was left out and q is as it was. Skip the "
-                "optimiser's step and clear the gradients; then look at the learning rate, the inputs and the loss"
-            )
+        check_taken_in(factor, finite)  # what infinite gradients there may be yet, `News` notices at a refresh
 
     @property
     def measures_next(self) -> bool:

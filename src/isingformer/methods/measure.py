@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,26 @@ def model_outputs(result: Any) -> Tensor:
     if isinstance(result, (tuple, list)) and result and isinstance(result[0], Tensor):
         return result[0]
     raise TypeError(f"expected the model to return a tensor, or something with .logits, got {type(result).__name__}")
+
+
+def call_to_repeat(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with which an extra pass repeats a training pass.
+
+    It wants outputs, not the loss that a model makes of its labels where it is given some; and it runs in the precision
+    of the weights, which inputs in half of it met by autocast.
+    """
+    takes = inspect.signature(model.forward).parameters.get("labels")
+    optional = takes is not None and takes.default is None
+    like = next(model.parameters())
+
+    def in_full(value: Any) -> Any:
+        halved = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        return value.to(like.dtype) if halved and torch.is_autocast_enabled(like.device.type) else value
+
+    named = {name: in_full(value) for name, value in kwargs.items() if not (optional and name == "labels")}
+    return tuple(map(in_full, args)), named
 
 
 def measure(

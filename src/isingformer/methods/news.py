@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+PATIENCE = 20
+"""Measured backward passes without a finite gradient before that is an error. A loss scaler begins with infinite ones
+while it halves its factor, at most 16 times from torch's 65,536 to 1."""
+
 
 class News:
-    """Raises where all gradients between two refreshes were NaN or infinite.
+    """Raises where no gradient has been finite for `PATIENCE` passes and at least a refresh.
 
     Reading the answer makes Python wait for a GPU, so there it is read at the next refresh, when it is long known.
     """
@@ -15,6 +19,11 @@ class News:
     def __init__(self) -> None:
         self._answers: list[tuple[Tensor, int]] = []  # of a GPU, to be read at the next refresh
         self._arrived: torch.cuda.Event | None = None
+        self._in_vain = 0  # passes since the last finite gradient
+
+    def __reduce__(self) -> tuple[type[News], tuple[()]]:
+        """A copy begins anew: events of a GPU cannot be copied."""
+        return News, ()
 
     def check(self, news: Tensor, passes: int) -> None:
         """At a refresh.
@@ -32,8 +41,11 @@ class News:
             self._arrived = torch.cuda.Event()
             self._arrived.record()
         for said, of_passes in answers:
-            if of_passes and not bool(said):
+            if not of_passes:
+                continue
+            self._in_vain = 0 if bool(said) else self._in_vain + of_passes
+            if self._in_vain >= PATIENCE:
                 raise FloatingPointError(
-                    f"no finite gradient in {of_passes} backward passes: the loss is NaN or infinite; q is as it was "
-                    "before. Look at the learning rate, the inputs and the loss"
+                    f"no finite gradient in {self._in_vain} backward passes: the loss is NaN or infinite; q is as it "
+                    "was before. Look at the learning rate, the inputs and the loss"
                 )

@@ -58,9 +58,9 @@ def fit_posterior(
     Args:
         model: a trained model without a method.
         loader: batches of training data: ``(inputs, targets)``, or a mapping with ``labels`` besides the model's named
-            inputs. On the model's device.
+            inputs. On the model's device. It is gone through once.
         method: `Ising(...)`; it has no warm-up and no ramp here, and ``curvature="expand"`` is measured as ``fisher``.
-        examples: N; None: as many examples as the loader gives.
+        examples: N; None: as many terms of the likelihood as the loader gives, tokens of a language model.
         validation: batches that were held out, to choose by.
         deltas: base rates to choose from; None: the method's.
         evidence_weights: evidence weights to choose from; None: the method's.
@@ -82,26 +82,24 @@ def fit_posterior(
         raise ValueError(f"fit_posterior: {len(choices)} settings to choose from but no validation data; give a loader")
     if samples < 1:
         raise ValueError(f"fit_posterior: samples must be 1 or more, got {samples}")
-    batches, held_out = list(loader), list(validation or ())
+    held_out = list(validation or ())
     if len(choices) > 1 and not held_out:
         raise ValueError(
             "fit_posterior: validation gave no batches to choose by; give some, or an iterator not yet used"
         )
-    if examples is None:
-        examples = sum(len(targets) for _, targets in map(_split, batches))
     handle = attach(
-        model, choices[0], examples=examples, likelihood=likelihood, readers=readers, include=include,
-        exclude=exclude, trainable_only=trainable_only, example=example,
+        model, choices[0], examples=1 if examples is None else examples, likelihood=likelihood, readers=readers,
+        include=include, exclude=exclude, trainable_only=trainable_only, example=example,
     )  # fmt: skip
     try:
-        _measure_all(handle, method, batches)
-        state = handle.state_dict()
+        terms = _measure_all(handle, method, loader)
+        number, state = terms if examples is None else examples, handle.state_dict()
         scores = []
         for choice in choices if len(choices) > 1 else ():
-            handle = _again(handle, choice, state)
+            handle = _again(handle, choice, state, number)
             scores.append(_log_likelihood(handle, held_out, samples))
         best = choices[max(range(len(scores)), key=scores.__getitem__)] if scores else choices[0]
-        return _again(handle, best, state)
+        return _again(handle, best, state, number)
     except BaseException:
         if handle.attached:
             handle.detach()
@@ -138,12 +136,15 @@ def _rule(handle: Attached) -> IsingRule:
     return handle.rule
 
 
-def _measure_all(handle: Attached, method: Ising, batches: list[Any]) -> None:
-    """Take in the curvature of all batches as one fold, at the network as it is trained."""
+def _measure_all(handle: Attached, method: Ising, loader: Iterable[Any]) -> int:
+    """Take in the curvature of all batches as one fold, at the network as it is trained; how many terms they have."""
     for part in handle.parts.posteriors.values():
         part.drop.zero_()
-    for inputs, targets in map(_split, batches) if method.evidence != "none" else ():
-        if method.curvature in RIDERS:
+    total, h = 0, dict[str, Tensor]()
+    for inputs, targets in map(_split, loader):
+        if method.evidence == "none":
+            terms = len(targets)
+        elif method.curvature in RIDERS:
             h, terms = _fisher(handle.model, inputs, targets, handle.parts.likelihood)
         else:
             h, terms = measure(
@@ -155,7 +156,11 @@ def _measure_all(handle: Attached, method: Ising, batches: list[Any]) -> None:
                     f"fit_posterior: the curvature of {name!r} is NaN or infinite; look at the data and the weights"
                 )
             _rule(handle).average.add(name, value, terms)
+        total += terms
+    if not total:
+        raise ValueError("fit_posterior: the loader gave no examples; give one that does, not an iterator already used")
     _rule(handle).average.fold()
+    return total
 
 
 def _fisher(model: nn.Module, inputs: Inputs, targets: Tensor, kind: Likelihood) -> tuple[dict[str, Tensor], int]:
@@ -168,9 +173,9 @@ def _fisher(model: nn.Module, inputs: Inputs, targets: Tensor, kind: Likelihood)
     return {name: mean_of_squares(each, parts[name].drop.shape, terms) for name, each in squares}, terms
 
 
-def _again(handle: Attached, method: Ising, state: Mapping[str, Tensor]) -> Attached:
+def _again(handle: Attached, method: Ising, state: Mapping[str, Tensor], examples: float) -> Attached:
     """The same model with other settings and the curvature that was measured, swept."""
-    parts, examples, readers = handle.parts, handle.examples, handle.readers
+    parts, readers = handle.parts, handle.readers
     handle.detach()
     fresh = attach_as(
         parts.model, method, parts.topology, examples=examples, steps=None, likelihood=parts.likelihood,

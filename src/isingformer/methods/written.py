@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +40,13 @@ def check_writable(parts: Parts, weights: Weights) -> None:
 @torch.no_grad()
 def write(parts: Parts, weights: Weights) -> None:
     """``mean``: nothing; ``expected``: m (1 - q), also of masked nodes; ``probable``: m where q < 1/2, else 0."""
-    for name in parts.layers:
+    for name, layer in parts.layers.items() if weights != "mean" else ():
         m, q = parts.own_mean(name), parts.posteriors[name].drop
-        if weights == "expected":
-            m.copy_(m * (1 - q).to(m.dtype))
-        elif weights == "probable":
-            m.copy_(m * (q < 0.5))
+        m.mul_((1 - q).to(m.dtype) if weights == "expected" else q < 0.5)
+        parameter: Any = layer.get_parameter("weight")
+        own = parameter.to_local() if is_sharded(parameter) else parameter
+        if own.untyped_storage().data_ptr() != m.untyped_storage().data_ptr():
+            own.copy_(m.view(own.shape))  # the patches of a convolution in channels_last, whose matrix is a copy
     for name, mask in parts.node_masks.items() if weights == "expected" else ():
         kept = 1 - mask.drop.mean(-1)  # [*R]: all nodes have one rate
         for parameter in map(parts.model.get_parameter, parts.topology.embeddings[name]):

@@ -37,7 +37,7 @@ class Masked:
 
     @staticmethod
     def as_matrix(weight: Tensor) -> Tensor:
-        """A weight as ``[*R, out, in]``, sharing its memory."""
+        """A weight as ``[*R, out, in]``, sharing its memory, but for that of a convolution in channels_last."""
         return weight
 
 
@@ -121,8 +121,10 @@ def is_conv1d(kind: type[nn.Module]) -> bool:
 
 
 def maskable(module: nn.Module) -> bool:
-    """Whether a module can be given a posterior by itself: exactly of a known class, so no forward is overridden."""
+    """Whether a module can be given a posterior: exactly of a known class, so no forward is overridden; m its own."""
     kind = type(module)
+    if not isinstance(module._parameters.get("weight"), nn.Parameter):
+        return False  # pruned, or with a norm of its own: made anew from other parameters at every call
     if kind is nn.Conv2d:
         return _takes_patches(module)
     return kind in (nn.Linear, StackedLinear) or is_conv1d(kind)
@@ -139,7 +141,7 @@ def _takes_patches(conv: nn.Module) -> bool:
 
 
 def weight_of(layer: nn.Module, weight: Tensor | None = None) -> Tensor:
-    """The weight of a layer, or a tensor laid out like it, as a matrix ``[*R, out, in]`` that shares its memory."""
+    """The weight of a layer, or a tensor laid out like it, as a matrix ``[*R, out, in]`` by `as_matrix`."""
     kind: Any = type(layer) if isinstance(layer, Masked) else masked_class(type(layer))
     matrix: Tensor = kind.as_matrix(layer.get_parameter("weight") if weight is None else weight)
     return matrix

@@ -37,6 +37,11 @@ class _LocalNoise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                "sampling 'local' has no second derivatives: it keeps one tensor instead of what they need; draw with "
+                "isf.sampled(model) or sampling='mask', or differentiate the model in eval mode"
+            )
         x, variance, slope = ctx.saved_tensors
         reach = d * slope
         grad_x = grad_variance = None
@@ -61,4 +66,15 @@ def local_noise(x: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device)
         x, variance = x.to(dtype), variance.to(dtype)
+    if x.dtype == torch.float16:  # whose squares are infinite from 256 on, and nothing below 2e-4
+        size = _size(x)
+        return _LocalNoise.apply(x / size, variance, eps.to(x.dtype)) * size
     return _LocalNoise.apply(x, variance, eps.to(x.dtype))
+
+
+def _size(x: Tensor) -> Tensor:
+    """The power of two at or above the largest entry of a row: to divide by it loses nothing."""
+    if not x.numel():
+        return x.new_ones(())
+    largest = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1, keepdim=True, dtype=torch.float32)
+    return torch.exp2(largest.log2().ceil().clamp(-14, 15)).to(x.dtype)

@@ -100,8 +100,8 @@ def node_masks(model: nn.Module) -> dict[str, NodeMask]:
 
 
 @contextlib.contextmanager
-def _held(modules: Sequence[nn.Module], **values: Any) -> Iterator[None]:
-    """Attributes of all modules set to these values inside, as they were outside, whatever happens."""
+def _held(modules: Sequence[nn.Module | nn.Parameter], **values: Any) -> Iterator[None]:
+    """Attributes of all modules or parameters set to these values inside, as they were outside, whatever happens."""
     before = [[getattr(module, name) for name in values] for module in modules]
     try:
         for module in modules:
@@ -135,13 +135,14 @@ def expected_network(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Inside, the model is its expected network with a leaf for every effective weight w = m (1 - q), by layer.
 
     Gradients with respect to the leaves are gradients with respect to w, so that a dropped weight keeps its curvature.
+    Nothing else requires one, so that what no masked layer comes before is not looked at.
     """
     owners: dict[str, Any] = {name: module for name, module in model.named_modules() if isinstance(module, Masked)}
     leaves = {
         name: owner.posterior.expected(weight_of(owner)).detach().contiguous().requires_grad_()
         for name, owner in owners.items()
     }
-    with in_eval_mode(model), contextlib.ExitStack() as stack:
+    with in_eval_mode(model), _held(list(model.parameters()), requires_grad=False), contextlib.ExitStack() as stack:
         for name, owner in owners.items():
             stack.enter_context(_held([owner.posterior], stand_in=leaves[name], forced=None))
         yield leaves

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -229,6 +229,10 @@ class Posterior(nn.Module):
         if self.companion is not None and (self._heard is None or self._heard() is not self.companion):
             self.companion.register_post_accumulate_grad_hook(lambda _: call())
             self._heard = weakref.ref(self.companion)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy hears of its own companion anew, and weak references cannot be written.
+        return {**self.__dict__, "_heard": None}
 
     def stochastic(self) -> bool:
         """Whether two draws can differ."""

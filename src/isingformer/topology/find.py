@@ -66,16 +66,16 @@ def find_topology(
         exclude: which do not.
         trainable_only: only those whose weight requires gradients.
     """
-    chosen = selected_layers(model, include, exclude, trainable_only)
-    if isinstance(model, ViT) and readers is None:
+    chosen, every = selected_layers(model, include, exclude, trainable_only), maskable_layers(model)
+    if isinstance(model, ViT) and readers is None and every.keys() <= (known := of_vit(model)).keys():
         inside = tuple(name for name in chosen if name.startswith("blocks."))
-        embedded = {"embedded": ("embed.weight", "embed.bias", "class_token", "position")}
-        return Topology(tuple(chosen), _among(of_vit(model), chosen), inside, embedded)
-    every = maskable_layers(model)
+        embedded = {"embedded": ("embed.weight", "embed.bias", "class_token", "position")} if "embed" in chosen else {}
+        return Topology(tuple(chosen), _among(known, chosen), inside, embedded)
     wiring: Wiring = of_stack(model, every) if readers is None else as_stated(chosen, readers)
     unknown = [name for name in every if name not in wiring] if readers is None else []
     where = Examples()
-    if not isinstance(model, ViT) and (readers is not None or unknown or example is not None):
+    as_built = isinstance(model, ViT) and readers is not None
+    if not as_built and (readers is not None or unknown or example is not None):
         found, where = _run(model, every, example)
         if readers is None:
             if found is not None:

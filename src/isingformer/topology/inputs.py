@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..nn.layers import is_conv1d
+from ..nn.vit import ViT
 from .trace import Inputs
 
 _SIZES = (224, 32, 28, 64, 96, 128, 256, 384, 16, 8)
@@ -42,7 +43,10 @@ def one_and_two(inputs: Inputs) -> tuple[Inputs, Inputs]:
 def guesses(model: nn.Module) -> Iterator[Inputs]:
     """Inputs of one example that the model might take, likely ones first."""
     name = getattr(model, "main_input_name", None)  # of a transformers model
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
+    if isinstance(model, ViT) and model.replicas is None:
+        yield (_zeros(model, 1, config["channels"], config["image_size"], config["image_size"]),), {}
+        return
     if name == "pixel_values":
         side = getattr(config, "image_size", 224)
         height, width = (side, side) if isinstance(side, int) else side
