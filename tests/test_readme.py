@@ -100,7 +100,11 @@ def test_the_guides_costs_are_those_of_the_results():
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!https?:)[^)]+)\)", README))
 def test_links_lead_somewhere(link):
-    assert (ROOT / link).exists()
+    file, _, place = link.partition("#")
+    assert (ROOT / file).exists()
+    if place:
+        headings = re.findall(r"^#+ (.*)", (ROOT / file).read_text(), re.M)
+        assert place in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.slow
