@@ -7,7 +7,19 @@ import pytest
 import torch
 
 import isingformer as isf
-from isingformer.compress import CompactViT, class_probabilities, compress, compression, count_macs, count_weights, plan
+from isingformer.compress import (
+    CompactViT,
+    class_probabilities,
+    compress,
+    compression,
+    count_macs,
+    count_weights,
+    load_compact,
+    plan,
+    save_compact,
+    share_masks,
+    sparsify,
+)
 from isingformer.compress.scores import dropped_share
 from isingformer.compress.shape import shape_of
 from isingformer.metrics import accuracy
@@ -151,6 +163,32 @@ def test_models_that_cannot_be_compressed(tiny, batch, attached):
     isf.attach(some, isf.DropConnect(), examples=10, exclude="head").step()
     with pytest.raises(ValueError, match="compress: head carries no mask, since attach left it out"), untouched(some):
         compress(some, weights=0.5, score="magnitude")
+
+
+def test_a_posterior_that_was_fitted_afterwards_will_do(tmp_path, digits):
+    """`fit_posterior` counts no step."""
+    (x, y), (test_x, test_y) = digits
+    torch.manual_seed(0)
+    model = isf.ViT(image_size=8, channels=1, patch=4, width=32, depth=2, heads=4, mlp=48, classes=10)
+    optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
+    for _ in range(60):
+        rows = torch.randint(len(x), (64,))
+        torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    isf.fit_posterior(model.eval(), [(x, y)], isf.Ising(delta=0.1, curvature="mc-fisher"))
+    for target in ({"macs": 0.5, "images": x[:100]}, {"weights": 0.5, "score": "both"}):
+        smaller = compress(model, bayesian=True, **target)
+        assert accuracy(class_probabilities(smaller, test_x), test_y) > 0.5
+    save_compact(smaller, tmp_path)
+    draws = [
+        isf.predict(m, test_x[:20], samples=5, generator=torch.Generator().manual_seed(1)).samples
+        for m in (smaller, load_compact(tmp_path))
+    ]
+    assert torch.equal(*draws) and draws[0].std(0).max() > 1e-3
+    half = share_masks(model, 0.5)
+    zeros = sum(int((part.weight == 0).sum()) for part in sparsify(model, half).modules() if hasattr(part, "weight"))
+    assert zeros >= sum(int((~mask).sum()) for mask in half.values())
 
 
 @pytest.mark.parametrize(

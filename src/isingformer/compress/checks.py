@@ -14,7 +14,7 @@ from .translate import ours
 
 
 def checked_handle(what: str, model: nn.Module) -> Attached:
-    """The method on a single vision transformer that was trained with it.
+    """The method on a single vision transformer that was trained with it, or given its posterior by `fit_posterior`.
 
     Where that is of another library, the method on a copy of ours; see `translate.py`.
     """
@@ -29,10 +29,10 @@ def checked_handle(what: str, model: nn.Module) -> Attached:
             "or load a saved model"
         )
     handle.check_whole(what)
-    if handle.steps == 0:
+    if handle.steps == 0 and not _measured(handle):
         raise ValueError(
             f"{what}: this {type(model).__name__} was never trained: its method has counted no step; train it first, "
-            "with method.step() after every step"
+            "with method.step() after every step, or give a trained model its posterior with fit_posterior"
         )
     try:
         copied = attached_to(ours(model))
@@ -46,6 +46,11 @@ def checked_handle(what: str, model: nn.Module) -> Attached:
             "to all of them"
         )
     return copied
+
+
+def _measured(handle: Attached) -> bool:
+    """Whether the method knows of any curvature: `fit_posterior` measures it without a step."""
+    return isinstance(handle.rule, IsingRule) and bool(handle.rule.average.weight.any())
 
 
 def check_posterior_speaks(what: str, handle: Attached, asked: str) -> None:
