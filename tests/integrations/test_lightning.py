@@ -169,6 +169,16 @@ def test_the_state_goes_with_its_checkpoint(tmp_path):
     assert (tmp_path / f"mine.ckpt.{STATE_FILE}").is_file()
 
 
+def test_a_link_that_is_removed_takes_no_state_with_it(tmp_path):
+    """A "last" link with a name of its own every epoch: the old one goes, the checkpoint it led to stays."""
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1, save_last="link")
+    keep.CHECKPOINT_NAME_LAST = "last-{epoch}"
+    trainer(tmp_path, keep, enable_checkpointing=True, max_epochs=3).fit(attached(refresh=1), loader())
+    kept = [f"epoch={epoch}.ckpt" for epoch in range(3)]
+    expected = sorted([*kept, *(f"{name}.{STATE_FILE}" for name in kept), "last-epoch=2.ckpt"])
+    assert sorted(each.name for each in tmp_path.iterdir()) == expected
+
+
 def test_half_precision_trains(tmp_path):
     module = attached().float()
     x, y = data().tensors

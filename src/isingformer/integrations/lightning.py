@@ -142,9 +142,10 @@ class IsingCallback(pl.Callback):
 
         @functools.wraps(remove)
         def remove_checkpoint(filepath: str | Path) -> None:
-            beside = _beside(filepath)
+            # With a link goes nothing but the link: what it leads to is another checkpoint, which stays.
+            beside = None if Path(filepath).is_symlink() else _beside(filepath)
             remove(filepath)
-            if trainer.is_global_zero:
+            if beside is not None and trainer.is_global_zero:
                 beside.unlink(missing_ok=True)
 
         trainer.__dict__["save_checkpoint"] = save_checkpoint
