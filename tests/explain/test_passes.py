@@ -146,3 +146,22 @@ def test_wrong_numbers_of_names_are_refused(attached, batch):
         found.html(names=["a"])
     with pytest.raises(ValueError, match="image must be 0 to 1, got 2"):
         found.plot(2)
+
+
+@pytest.mark.parametrize("way", ["bfloat16", "autocast"])
+def test_half_precision_leaves_the_figures_wide(tiny, batch, way):
+    """Mutual information is less than a step of bfloat16 where networks nearly agree; maps are no coarser either."""
+    model, x = tiny(torch.float32), batch(3)[0].float()
+    isf.attach(model, isf.DropConnect(p=0.05), examples=10)
+    if way == "bfloat16":
+        model, x = model.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        found = explain(model, x, samples=8, generator=seeded())
+        same = isf.predict(model, x, samples=8, generator=seeded())
+    assert (found.prediction.epistemic > 0).all()
+    torch.testing.assert_close(found.prediction.samples, same.samples, atol=0.02, rtol=0)  # logits of 8 bits each
+    assert (found.prediction.samples.sum(-1) - 1).abs().max() < 1e-6
+    maps = [getattr(found.attention, name) for name in ("heads", "rollout", "raw", "entropy")]
+    maps += [getattr(found.relevance, name) for name in ("patches", "heads", "units")]
+    assert {one.samples.dtype for one in maps} == {torch.float32}
+    assert (found.attention.rollout.samples.sum(-1) - 1).abs().max() < 1e-6

@@ -84,6 +84,15 @@ def test_without_an_anatomy_there_are_predictions_alone(tiny, batch, likelihood)
     torch.testing.assert_close(inside.prediction.samples, same.samples)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_half_precision_leaves_probabilities_wide(tiny, batch, inside):
+    model, x = tiny(torch.float32), batch(1)[0].bfloat16()
+    isf.attach(model, isf.DropConnect(p=0.05), examples=10)
+    found = growing(model.bfloat16(), x[0], inside=inside).upto(8).prediction
+    assert found.samples.dtype == torch.float32 and (found.samples.sum(-1) - 1).abs().max() < 1e-6
+    assert float(found.epistemic) > 0
+
+
 def test_a_model_that_is_not_random_says_the_same_under_every_network(tiny, batch):
     model = tiny()
     isf.attach(model, isf.Plain(weight_noise=0.0), examples=10)

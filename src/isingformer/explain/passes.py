@@ -21,7 +21,7 @@ from .explanation import Explanation
 from .networks import Networks
 from .paths import Shares, shares_of, strongest_paths
 from .relevance import relevance_of, relevance_spread
-from .traces import Trace, Way, trace
+from .traces import Trace, Way, trace, uncast
 
 PATHS = 5
 ATTENTION_ERROR = 0.05
@@ -103,10 +103,11 @@ def one_pass(
 ) -> Pass:  # fmt: skip
     """What a model shows of images when it is set to draw one network: traced back from their classes ``[N]``."""
     found = trace(model, parts, x, classes, way)
-    return Pass(
-        found.logits, attention_of(found.attention, parts.pool), relevance_of(found, x, parts.patch, way.baseline),
-        shares_of(found, x, parts.patch, way.baseline) if with_shares else None,
-    )  # fmt: skip
+    with uncast(x):
+        return Pass(
+            found.logits, attention_of(found.attention, parts.pool), relevance_of(found, x, parts.patch, way.baseline),
+            shares_of(found, x, parts.patch, way.baseline) if with_shares else None,
+        )  # fmt: skip
 
 
 def _by_image(passes: list[Shares | None]) -> Iterator[Shares]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..nn.vit import patches
+from ..predict.passes import wide
 from .spread import Spread
 from .traces import Trace
 
@@ -42,7 +43,7 @@ class RelevanceSpread:
 
 def patch_relevance(x: Tensor, gradient: Tensor, side: int, baseline: float | Tensor = 0.0) -> Tensor:
     """sum over a patch's pixels of (x - baseline) * gradient: images ``[N, channels, rows, columns]`` to ``[N, P]``."""
-    return patches((x - baseline) * gradient, side).sum(-1)
+    return patches((wide(x) - baseline) * gradient, side).sum(-1)
 
 
 def head_relevance(mixed: Tensor, gradient: Tensor) -> Tensor:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from ..methods import attached_to
 from ..methods.measure import model_outputs
+from ..predict.passes import wide
 from .anatomy import Anatomy
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One pass and, where a class was asked for, the gradients of that class's score."""
+    """One pass and, where a class was asked for, the gradients of that class's score; all float32 at least."""
 
     logits: Tensor
     """``[N, classes]``."""
@@ -139,25 +140,30 @@ def trace(
         places = [*(into[b.proj] for b in parts.blocks), *(into[b.fc2] for b in parts.blocks)]
         places += [*(into[b.middle] for b in parts.blocks), into[parts.blocks[0].first], out_of[parts.norm]]
         pulls = _pulls(parts, score, [points, *places], n)
-    with torch.no_grad():
+    with torch.no_grad(), uncast(x):
         queries, keys, values = (
-            torch.stack([parts.by_head(out_of[r.layer][:n, :, r.rows]) for r in rows[k::3]], 1) for k in range(3)
+            torch.stack([parts.by_head(wide(out_of[r.layer][:n, :, r.rows])) for r in rows[k::3]], 1) for k in range(3)
         )
         return Trace(
             logits[:n].detach(), attention_weights(queries, keys), values,
-            torch.stack([parts.by_head(into[b.proj][:n]) for b in parts.blocks], 1),
-            torch.stack([into[b.fc2][:n] for b in parts.blocks], 1),
-            torch.stack([into[b.first][:n] for b in parts.blocks], 1),
+            torch.stack([parts.by_head(wide(into[b.proj][:n])) for b in parts.blocks], 1),
+            torch.stack([wide(into[b.fc2][:n]) for b in parts.blocks], 1),
+            torch.stack([wide(into[b.first][:n]) for b in parts.blocks], 1),
             pulls,
         )  # fmt: skip
 
 
+def uncast(x: Tensor) -> torch.autocast:
+    """Inside, no autocast: the model may run in half precision, what is made of its passes does not."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def class_logits(likelihood: str, outputs: Tensor) -> Tensor:
-    """A model's outputs as one logit a class, ``[N, classes]``."""
+    """A model's outputs as one logit a class, ``[N, classes]``; as in `predict`, float32 at least."""
     if likelihood == "softmax":
-        return outputs
+        return wide(outputs)
     if likelihood == "binary":
-        f = outputs.reshape(len(outputs), 1)
+        f = wide(outputs).reshape(len(outputs), 1)
         return torch.cat([torch.zeros_like(f), f], -1)
     raise ValueError(f"explain: expected a model of classes (softmax or binary), got the likelihood {likelihood!r}")
 
@@ -177,9 +183,9 @@ def _likelihood(model: nn.Module) -> str:
 def _pulls(parts: Anatomy, score: Tensor, places: list[Tensor], n: int) -> Pulls:
     """Gradients at the first n entries, the images themselves; of pixels the mean over the others, the way to them."""
     depth = len(parts.blocks)
-    pixels, *found = torch.autograd.grad(score, places)
+    pixels, *found = (wide(gradient) for gradient in torch.autograd.grad(score, places))
     inner = [gradient[:n] for gradient in found]
-    embedded, read = ((place[:n].detach() * g).sum(-1) for place, g in zip(places[-2:], inner[-2:], strict=True))
+    embedded, read = ((wide(place[:n].detach()) * g).sum(-1) for place, g in zip(places[-2:], inner[-2:], strict=True))
     if read.dim() == 1:  # the classifier reads the class token alone
         read = torch.nn.functional.pad(read[:, None], (0, parts.tokens - 1))
     mixed, hidden, middle = (inner[k * depth : (k + 1) * depth] for k in range(3))

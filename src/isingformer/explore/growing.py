@@ -19,6 +19,7 @@ from ..methods import attached_to
 from ..methods.measure import model_outputs
 from ..nn.masked import in_eval_mode
 from ..predict import Prediction
+from ..predict.passes import wide
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Growing:
             method = attached_to(self.model)
             assert method is not None  # a run's model has one
             with torch.no_grad():
-                return _Kept(method.parts.likelihood.probabilities(model_outputs(self.model(self.x))))
+                return _Kept(method.parts.likelihood.probabilities(wide(model_outputs(self.model(self.x)))))
         found = one_pass(self.model, self.parts, self.x, torch.tensor([target], device=self.x.device), Way())
         _, rollout, *_ = found.attention
         return _Kept(found.logits.softmax(-1), rollout[0], found.relevance[0][0])

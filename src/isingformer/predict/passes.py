@@ -82,11 +82,11 @@ def predict(
             passes.append(torch.cat([model_outputs(_run(model, chunk)) for chunk in chunks], dim=_replica_axes(method)))
     _check_passes_differ(passes, model, sampling)
     kind = method.parts.likelihood
-    probs = torch.stack([kind.probabilities(_wide(outputs)) for outputs in passes])
+    probs = torch.stack([kind.probabilities(wide(outputs)) for outputs in passes])
     return Prediction(probs, weight_draws, per_label=kind.name == "multilabel")
 
 
-def _wide(outputs: Tensor) -> Tensor:
+def wide(outputs: Tensor) -> Tensor:
     """float32 at least: epistemic uncertainty is a small difference of entropies, less than a step of bfloat16."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
