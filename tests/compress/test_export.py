@@ -57,6 +57,13 @@ def test_without_samples_it_is_the_expected_network(tiny, batch, attached):
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize("samples", [None, 3])
+def test_half_precision_ends_before_the_probabilities(tiny, batch, attached, samples):
+    model, x = attached(tiny(torch.float32)).bfloat16(), batch()[0].bfloat16()
+    found = probability_graph(model, samples=samples)(x)
+    assert found.dtype == torch.float32 and (found.sum(-1) - 1).abs().max() < 1e-6
+
+
 def test_pixels_are_standardised_inside(tiny):
     model = tiny(torch.float32)
     pixels = torch.randint(256, (3, 1, 4, 4), dtype=torch.uint8)

@@ -53,3 +53,14 @@ def test_labels_must_fit(trained, digits):
     x = digits[1][0]
     with pytest.raises(ValueError, match=r"images have shape \[360, 1, 8, 8\] and labels \[3\]"):
         compression_report(trained, trained, x, torch.zeros(3))
+
+
+def test_half_precision_is_compared_with_half_precision(tiny, batch, attached):
+    """Both sides' probabilities are float32: those of bfloat16 do not even sum to 1."""
+    model = attached(tiny(torch.float32)).bfloat16()
+    x, y = batch(64)
+    smaller = compress(model, weights=0.9, score="magnitude", structures="units")
+    probs = class_probabilities(smaller, x.bfloat16())
+    assert probs.dtype == torch.float32 and (probs.sum(-1) - 1).abs().max() < 1e-6
+    report = compression_report(model, smaller, x.bfloat16(), y, samples=2)
+    assert report.after.nll == pytest.approx(nll(smaller(x.bfloat16()).double().softmax(-1), y), rel=1e-5)

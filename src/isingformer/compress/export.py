@@ -30,6 +30,7 @@ from ..curvature.likelihood import likelihood as find_likelihood
 from ..methods import Attached, attached_to
 from ..nn.masked import drawing, in_eval_mode, node_masks
 from ..nn.noise import KeyedNoise
+from ..predict.passes import wide
 from .compact import CompactAttention, CompactViT, empty_compact
 from .remove import expected_state
 from .shape import shape_of
@@ -64,12 +65,12 @@ class ProbabilityGraph(nn.Module):
         self.register_buffer("sd", None if sd is None else sd.float().view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:  # [B, C, H, W]
-        """Probabilities, ``[B, classes]``."""
+        """Probabilities, ``[B, classes]``; as in `predict`, float32 at least."""
         x = images if self.mean is None or self.sd is None else (images.float() - self.mean) / self.sd
         x = x.to(self.network.position.dtype)
         if self.samples is None:
-            return self.kind.probabilities(self.network(x))
-        return self.kind.probabilities(self.network(x.expand(self.samples, *x.shape))).mean(0)
+            return self.kind.probabilities(wide(self.network(x)))
+        return self.kind.probabilities(wide(self.network(x.expand(self.samples, *x.shape)))).mean(0)
 
 
 class _Layers(nn.Module):

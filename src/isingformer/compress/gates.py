@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..methods import Attached
 from ..nn.masked import in_eval_mode
+from ..predict.passes import wide
 from .selection import Node
 from .shape import Shape
 
@@ -78,7 +79,7 @@ def gate_evidence(handle: Attached, shape: Shape, images: Tensor) -> Gates:
         centres = watched.means(images)
         for chunk in images.split(CHUNK):
             with torch.enable_grad():
-                outputs = handle.model(chunk)
+                outputs = wide(handle.model(chunk))
                 probs = kind.probabilities(outputs.detach())  # [B, classes]
                 for y in range(probs.shape[-1]):
                     nll = kind.nll(outputs, torch.full((len(chunk),), y, device=chunk.device)).sum()

@@ -84,7 +84,7 @@ class Losses:
     @torch.no_grad()
     def _probabilities(self, network: nn.Module) -> Tensor:  # [N, classes]
         with in_eval_mode(network):
-            return torch.cat([self.kind.probabilities(network(chunk)).double() for chunk in self.images.split(CHUNK)])
+            return torch.cat([self.kind.probabilities(network(chunk).double()) for chunk in self.images.split(CHUNK)])
 
     def _adds_up(self, name: str, read: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """A hook that sums up a sublayer's mean output over images and the tokens that will be read, ``[D]``."""

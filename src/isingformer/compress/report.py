@@ -15,6 +15,7 @@ from ..methods import attached_to
 from ..metrics import accuracy, ece, nll
 from ..nn.masked import in_eval_mode
 from ..predict import predict
+from ..predict.passes import wide
 from .compact import CompactNorm
 from .constants import norm_names
 from .latency import latency_ms
@@ -136,10 +137,10 @@ def _standing(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, k
 
 @torch.no_grad()
 def class_probabilities(model: nn.Module, images: Tensor, likelihood: str = "softmax") -> Tensor:
-    """What a network says in one pass in eval mode, ``[N, classes]``."""
+    """What a network says in one pass in eval mode, ``[N, classes]``; as in `predict`, float32 at least."""
     kind = find_likelihood(likelihood)
     with in_eval_mode(model):
-        return torch.cat([kind.probabilities(model(chunk)) for chunk in images.split(CHUNK)])
+        return torch.cat([kind.probabilities(wide(model(chunk))) for chunk in images.split(CHUNK)])
 
 
 @torch.no_grad()
