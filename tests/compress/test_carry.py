@@ -1,6 +1,7 @@
 """A posterior that survives."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -44,10 +45,33 @@ def test_q_prior_noise_and_curvature_are_those_of_what_remains(tiny, attached, r
         was = posteriors(model)[name]
         assert torch.equal(part.drop, was.drop[rows][:, columns])
         assert torch.equal(part.prior, was.prior[rows])
-        assert part.noise_sd == was.noise_sd
+        assert (part.noise_sd, part.node_rate) == (was.noise_sd, was.node_rate)
         assert bool(was.variance.any()) and torch.equal(part.variance, was.variance[rows][:, columns])
         assert torch.equal(compact.get_submodule(name).weight, model.get_submodule(name).weight[rows][:, columns])
         torch.testing.assert_close(kept_h[name], h[name][rows][:, columns])
+
+
+def test_the_rate_of_whole_nodes_is_that_of_before_also_in_narrow_layers(tmp_path, tiny, attached):
+    """Of a layer of 12 inputs the method would give one of 3 a quarter of the rate, and q a lower floor."""
+    model = attached(tiny(), isf.Ising(delta=0.3, warmup=0, refresh=2, evidence_weight=1.0))
+    nodes = [("blocks.0.mlp", n) for n in range(9)]
+    compact = remove(model, Selection.everything(shape_of(model)).without(nodes), bayesian=True)
+    layer, method = "blocks.0.mlp.fc2", isf.attached_to(compact).method
+    rate = posteriors(model)[layer].node_rate
+    assert rate == pytest.approx(method.shared_rate(12)) and method.shared_rate(3) < rate / 2
+    save_compact(compact, tmp_path)
+    for network in (compact, load_compact(tmp_path)):
+        part = posteriors(network)[layer]
+        assert part.node_rate == rate and float(part.rate) == pytest.approx(rate)
+        with torch.no_grad():
+            network.get_submodule(layer).weight.mul_(1e4)  # evidence that leaves q at its floor
+        isf.attached_to(network).rule.sweep()
+        assert float(part.drop.min()) == pytest.approx(rate)
+    index = tmp_path / "compact.json"  # as older versions wrote it
+    about = json.loads(index.read_text())
+    del about["method"]["node_rate"]
+    index.write_text(json.dumps(about))
+    assert posteriors(load_compact(tmp_path))[layer].node_rate == pytest.approx(method.shared_rate(3))
 
 
 def test_a_network_with_nothing_removed_predicts_the_same_draws(tiny, batch, attached):

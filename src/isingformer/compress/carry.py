@@ -1,12 +1,12 @@
 """The posterior of a network, carried over to what remains of it.
 
 Of every weight that stays, q and the running mean of h stay as they were, of every row the prior field, and of every
-layer s, though its fan-in is smaller now. The divergence's slab and spike follow the new fan-in.
+layer s and node_rate, though its fan-in is smaller now. The divergence's slab and spike follow the new fan-in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -63,6 +63,7 @@ def put_method_on(
     likelihood: Likelihood,
     noise: Noise,
     noise_sd: Mapping[str, float],
+    node_rate: Mapping[str, float] | None = None,
     everywhere: bool = False,
 ) -> Attached:
     """What `attach` does, for a network whose topology and noise are known.
@@ -75,6 +76,7 @@ def put_method_on(
         likelihood: what the outputs mean.
         noise: the source of randomness.
         noise_sd: s of every layer.
+        node_rate: of every layer; None: what the method gives a layer of its fan-in.
         everywhere: see `compact_topology`.
     """
     method = method.settled(examples)
@@ -85,7 +87,8 @@ def put_method_on(
         weight = weight_of(layer)
         parts.posteriors[name] = Posterior(
             weight, noise_sd=noise_sd[name], sampling=method.sampling, noise=noise, layer=number,
-            tied=method.node_dropout(name, topology), node_rate=method.shared_rate(weight.shape[-1]),
+            tied=method.node_dropout(name, topology),
+            node_rate=method.shared_rate(weight.shape[-1]) if node_rate is None else node_rate[name],
             by_example=method.by_example, own_variance=method.own_variance,
         )  # fmt: skip
         put_on(layer, parts.posteriors[name])
@@ -107,45 +110,59 @@ def masks_everywhere(handle: Attached) -> bool:
     return not handle.parts.topology.embeddings
 
 
-def carry(handle: Attached, compact: CompactViT, selection: Selection) -> Attached:
+def carry(
+    handle: Attached, compact: CompactViT, selection: Selection, made_of: Mapping[str, Sequence[str]] | None = None
+) -> Attached:
     """Put the method of a network onto what remains of it, with all it has learnt.
 
     Args:
         handle: of the network before.
         compact: the selected nodes, with m as its weights.
         selection: which nodes these are.
+        made_of: the layers of the network before that each of `selection.shape` consists of, row by row; None: the one
+            of its own name.
     """
     old = handle.parts.posteriors
+    made_of = made_of or {name: (name,) for name in old}
+    before = {name: [old[own] for own in theirs] for name, theirs in made_of.items()}
     fresh = put_method_on(
         compact, handle.method, examples=handle.examples, steps=handle.planned_steps,
         likelihood=handle.parts.likelihood, noise=own_noise(handle), everywhere=masks_everywhere(handle),
-        noise_sd={name: part.noise_sd for name, part in old.items()},
+        noise_sd={name: parts[0].noise_sd for name, parts in before.items()},
+        node_rate={name: parts[0].node_rate for name, parts in before.items()},
     )  # fmt: skip
     for name, part in fresh.parts.posteriors.items():
         rows, columns = selection.rows(name), selection.columns(name)
-        part.drop.copy_(_taken(old[name].drop, rows, columns))
-        if part.variance is not None and (variance := old[name].variance) is not None:
-            part.variance.copy_(_taken(variance, rows, columns))
-        part.prior.copy_(_taken(old[name].prior, rows, torch.ones(1, dtype=torch.bool)))
+        part.drop.copy_(_taken([one.drop for one in before[name]], rows, columns))
+        if part.variance is not None:
+            own = [one.variance for one in before[name] if one.variance is not None]
+            part.variance.copy_(_taken(own, rows, columns))
+        part.prior.copy_(_taken([one.prior for one in before[name]], rows, torch.ones(1, dtype=torch.bool)))
     for name, mask in fresh.parts.node_masks.items():
         kept = selection.keep[RESIDUAL].to(mask.drop.device)
         mask.drop.copy_(handle.parts.node_masks[name].drop[kept])
     if isinstance(handle.rule, IsingRule) and isinstance(fresh.rule, IsingRule):
-        _carry_curvature(handle.rule, fresh.rule, selection)
+        _carry_curvature(handle.rule, fresh.rule, selection, made_of)
     fresh.steps = handle.steps
     fresh.rule.resume(fresh.steps)
     return fresh
 
 
-def _carry_curvature(old: IsingRule, new: IsingRule, selection: Selection) -> None:
+def _carry_curvature(
+    old: IsingRule, new: IsingRule, selection: Selection, made_of: Mapping[str, Sequence[str]]
+) -> None:
     """The running mean of h, without what was measured since its last fold, and delta where it was learnt."""
-    new.average.follow(next(iter(new.parts.posteriors.values())).drop)
+    mean = new.average
+    mean.follow(next(iter(new.parts.posteriors.values())).drop)
     for name in new.parts.posteriors:
-        h = old.average.layer(old.average.average, name)
-        new.average.layer(new.average.average, name).copy_(_taken(h, selection.rows(name), selection.columns(name)))
-        new.average.weight[new.average.numbers[name]] = old.average.weight[old.average.numbers[name]]
+        weight = old.average.weight[old.average.numbers[made_of[name][0]]]
+        mean.weight[mean.numbers[name]] = weight
+        h = _taken([old.average.value(own) for own in made_of[name]], selection.rows(name), selection.columns(name))
+        mean.layer(mean.average, name).copy_(h * weight)
     new.base.take_over(old.base)
 
 
-def _taken(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _taken(parts: Sequence[Tensor], rows: Tensor, columns: Tensor) -> Tensor:
+    """Some rows and columns of the matrix that parts make below each other."""
+    matrix = torch.cat(list(parts))
     return matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]

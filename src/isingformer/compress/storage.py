@@ -89,6 +89,7 @@ def _described(handle: Attached) -> dict[str, Any]:
         "likelihood": kind.name,
         "variance": kind.variance if isinstance(kind, Gaussian) else None,
         "noise_sd": {name: part.noise_sd for name, part in handle.parts.posteriors.items()},
+        "node_rate": {name: part.node_rate for name, part in handle.parts.posteriors.items()},
         "everywhere": masks_everywhere(handle),
     }
 
@@ -98,6 +99,7 @@ def _put_back(compact: CompactViT, about: dict[str, Any], state: dict[str, Tenso
     handle = put_method_on(
         compact, named_method(about["name"], settings=about["settings"]), examples=about["examples"],
         steps=about["steps"], noise=noise, noise_sd=about["noise_sd"], everywhere=about.get("everywhere", False),
+        node_rate=about.get("node_rate"),  # left out by folders from before it was kept
         likelihood=likelihood(about["likelihood"]) if about["variance"] is None else Gaussian(about["variance"]),
     )  # fmt: skip
     handle.load_state_dict(state)

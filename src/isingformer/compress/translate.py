@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..methods import Attached, attached_to
-from ..methods.ising_rule import IsingRule
+from ..methods import attached_to
 from ..methods.measure import model_outputs
 from ..nn.layers import weight_of
 from ..nn.masked import in_eval_mode
 from ..topology import maskable_layers
-from .carry import own_noise, put_method_on
+from .carry import carry
 from .compact import CompactViT, empty_compact
 from .foreign import Foreign, read_foreign, refuse
+from .selection import Selection
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """How far two passes may be apart, in units of the largest output; in half precision 0.1."""
@@ -63,7 +63,7 @@ def _translated(model: nn.Module, found: Foreign) -> CompactViT:
         compact.get_parameter(name).requires_grad_(False)
     compact.__dict__["origin"] = {name: " and ".join(theirs) for name, theirs in found.layers.items()}
     if handle is not None:
-        _carry(handle, compact, found)
+        carry(handle, compact, Selection.everything(found.shape), found.layers)
     _check_same(model, compact)
     return compact.train(model.training)
 
@@ -71,32 +71,6 @@ def _translated(model: nn.Module, found: Foreign) -> CompactViT:
 def _bias(layer: nn.Module) -> Tensor:
     bias, weight = getattr(layer, "bias", None), weight_of(layer)
     return weight.new_zeros(len(weight)) if bias is None else bias.detach()
-
-
-def _carry(handle: Attached, compact: CompactViT, found: Foreign) -> None:
-    old = handle.parts.posteriors
-    fresh = put_method_on(
-        compact, handle.method, examples=handle.examples, steps=handle.planned_steps,
-        likelihood=handle.parts.likelihood, noise=own_noise(handle), everywhere=True,
-        noise_sd={name: old[theirs[0]].noise_sd for name, theirs in found.layers.items()},
-    )  # fmt: skip
-    for name, theirs in found.layers.items():
-        part = fresh.parts.posteriors[name]
-        part.drop.copy_(torch.cat([old[own].drop for own in theirs]))
-        part.prior.copy_(torch.cat([old[own].prior for own in theirs]))
-        variances = [v for own in theirs if (v := old[own].variance) is not None]
-        if part.variance is not None:
-            part.variance.copy_(torch.cat(variances))
-    if isinstance(handle.rule, IsingRule) and isinstance(fresh.rule, IsingRule):
-        mean, new = handle.rule.average, fresh.rule.average
-        new.follow(next(iter(old.values())).drop)
-        for name, theirs in found.layers.items():
-            weight = mean.weight[mean.numbers[theirs[0]]]
-            new.weight[new.numbers[name]] = weight
-            new.layer(new.average, name).copy_(torch.cat([mean.value(own) for own in theirs]) * weight)
-        fresh.rule.base.take_over(handle.rule.base)
-    fresh.steps = handle.steps
-    fresh.rule.resume(fresh.steps)
 
 
 def _check_same(model: nn.Module, compact: CompactViT) -> None:

@@ -100,7 +100,7 @@ def bottlenecks(model: nn.Module) -> Bottlenecks:
     pull = dict(Pull(method.rule))  # what its next sweep would add to the prior field
     one = sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
     two = stationary_sweep(means, pull, wiring, delta=delta, coupling=spec.coupling, centred=spec.centred).drop
-    lowest = {name: method.rule.floor(q.shape[-1], delta) for name, q in one.items()}
+    lowest = {name: method.rule.floor(part.node_rate, delta) for name, part in method.parts.posteriors.items()}
     return Bottlenecks(
         tuple(
             _compared(name, one[name].clamp_min(lowest[name]), two[name].clamp_min(lowest[name]))

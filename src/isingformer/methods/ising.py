@@ -183,7 +183,11 @@ class Ising(Method):
 
     def lowest(self, fan_in: int) -> float:
         """The floor of a layer, likewise."""
-        return min(self.shared_rate(fan_in), 0.99) if self.floor is None else self.floor
+        return self.lowest_at(self.shared_rate(fan_in))
+
+    def lowest_at(self, node_rate: float) -> float:
+        """The floor of a layer whose node_rate is known: what is left of a layer keeps that which it had."""
+        return min(node_rate, 0.99) if self.floor is None else self.floor
 
     @property
     def by_example(self) -> bool:

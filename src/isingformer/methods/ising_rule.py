@@ -267,14 +267,14 @@ class IsingRule(Rule):
         torch._foreach_copy_([part.drop for part in layers.values()], [found.drop[name] for name in layers])
         torch._foreach_copy_([part.prior for part in layers.values()], [found.prior[name] for name in layers])
         for name, part in layers.items():
-            part.drop.clamp_(min=self.floor(part.shape[-1], delta))
+            part.drop.clamp_(min=self.floor(part.node_rate, delta))
             if part.variance is not None:
                 part.variance.copy_(own_variance(self, name))
         self.ramp.scale(part.drop for part in layers.values())
 
-    def floor(self, fan_in: int, delta: float | Tensor) -> float | Tensor:
-        """Below what no q of a layer that reads so many nodes falls, min(its floor, 1.3 delta); of shape delta."""
-        most, lowest = FLOOR_OVER_DELTA * delta, self.spec.lowest(fan_in)
+    def floor(self, node_rate: float, delta: float | Tensor) -> float | Tensor:
+        """Below what no q of a layer of that node_rate falls, min(its floor, 1.3 delta); of shape delta."""
+        most, lowest = FLOOR_OVER_DELTA * delta, self.spec.lowest_at(node_rate)
         return most.clamp_max(lowest) if isinstance(most, Tensor) else min(most, lowest)
 
     def synchronise(self) -> None:
