@@ -196,6 +196,15 @@ def test_other_methods(method, random_selection, tmp_path):
     assert tied[0] == tied[1] and all(tied[0].values()) is (method.name == "dropout")
 
 
+def test_what_is_frozen_stays_frozen(random_selection):
+    model, _ = trained("transformers")
+    model.vit.embeddings.requires_grad_(False)
+    model.vit.layernorm.requires_grad_(False)
+    smaller = remove(model, random_selection(shape_of(model), ("mlp",)))
+    frozen = {name for name, p in smaller.named_parameters() if not p.requires_grad}
+    assert frozen == {"embed.weight", "embed.bias", "class_token", "position", "norm.weight", "norm.bias"}
+
+
 def test_it_is_saved_and_reported(tmp_path):
     model, x = trained("transformers")
     model, x = model.float(), x.float()

@@ -8,6 +8,7 @@ the same answer for less work.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -213,3 +214,16 @@ def empty_compact(shape: Shape, like: Tensor) -> CompactViT:
     """A `CompactViT` whose numbers are still to be filled in, of the device and type of `like`."""
     with torch.random.fork_rng(devices=[]):  # its initial weights are not used, so no one's generator is moved
         return CompactViT(**shape.config()).to(like.device, like.dtype)
+
+
+def frozen_names(model: nn.Module) -> list[str]:
+    """The parameters that no training moves (requires_grad=False)."""
+    return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+
+
+def freeze(network: nn.Module, names: Iterable[str]) -> None:
+    """Freeze the parameters of these names, as far as they are there."""
+    parameters = dict(network.named_parameters())
+    for name in names:
+        if name in parameters:
+            parameters[name].requires_grad_(False)

@@ -22,7 +22,7 @@ from ..methods import Attached
 from ..nn.masked import node_masks
 from .carry import carry
 from .checks import checked_handle
-from .compact import CompactNorm, CompactViT, empty_compact
+from .compact import CompactNorm, CompactViT, empty_compact, freeze, frozen_names
 from .constants import Constants, masked_constants, measured_constants, norm_names
 from .selection import Selection
 from .shape import RESIDUAL, Shape, shape_of
@@ -49,7 +49,7 @@ def remove(
             attached. False: a deterministic network of the expected weights m (1 - q), the network of eval mode.
 
     Returns:
-        The network, in the mode that the model is in.
+        The network, in the mode that the model is in. What is frozen in the model (requires_grad=False) is so in it.
     """
     handle = checked_handle("remove", model)
     model = handle.model
@@ -70,6 +70,7 @@ def remove(
     if folded:
         _fold(state, left)
     compact.load_state_dict(state)
+    freeze(compact, frozen_names(model))
     if bayesian:
         carry(handle, compact, selection)
     return compact.train(model.training)

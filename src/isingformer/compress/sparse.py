@@ -23,7 +23,7 @@ from ..methods import Attached
 from ..nn.masked import in_eval_mode
 from ..nn.vit import ViT
 from .checks import check_not_frozen, check_posterior_speaks, checked_handle
-from .compact import CompactViT, empty_compact
+from .compact import CompactViT, empty_compact, freeze, frozen_names
 from .constants import CHUNK
 from .remove import expected_state
 from .scores import weight_scores
@@ -121,6 +121,7 @@ def plain_copy(model: nn.Module, state: Mapping[str, Tensor]) -> ViT | CompactVi
         with torch.random.fork_rng(devices=[]):
             copied = ViT(**model.config).to(like.device, like.dtype)  # type: ignore[arg-type]
     copied.load_state_dict(state)
+    freeze(copied, frozen_names(model))
     return copied.train(model.training)
 
 

@@ -23,7 +23,7 @@ from ..curvature.likelihood import Gaussian, likelihood
 from ..methods import Attached, attached_to, named_method
 from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from .carry import masks_everywhere, put_method_on
-from .compact import CompactViT, empty_compact
+from .compact import CompactViT, empty_compact, freeze, frozen_names
 from .shape import Shape
 
 INDEX = "compact.json"
@@ -51,6 +51,7 @@ def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "config": model.config,
         "method": None if handle is None else _described(handle),
         "training": model.training,
+        "frozen": frozen_names(model),
         "file": file.name,
     }
     try:
@@ -73,6 +74,7 @@ def load_compact(folder: str | os.PathLike[str]) -> CompactViT:
     own = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
     compact = empty_compact(Shape.from_config(index["config"]), own["head.weight"])
     compact.load_state_dict(own)
+    freeze(compact, index.get("frozen", ()))  # left out by folders from before it was kept
     if index["method"] is not None:
         state = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         _put_back(compact, index["method"], state)

@@ -15,7 +15,7 @@ from ..nn.layers import weight_of
 from ..nn.masked import in_eval_mode
 from ..topology import maskable_layers
 from .carry import carry
-from .compact import CompactViT, empty_compact
+from .compact import CompactViT, empty_compact, freeze
 from .foreign import Foreign, read_foreign, refuse
 from .selection import Selection
 
@@ -48,7 +48,7 @@ def _translated(model: nn.Module, found: Foreign) -> CompactViT:
                 )
     first = weight_of(layers[found.layers["head"][0]])
     compact = empty_compact(found.shape, first)
-    frozen: list[str] = []
+    frozen = [name for name, theirs in found.others.items() if not model.get_parameter(theirs).requires_grad]
     state = {name: model.get_parameter(theirs).detach() for name, theirs in found.others.items()}
     for name, theirs in found.layers.items():
         parts = [layers[own] for own in theirs]
@@ -59,8 +59,7 @@ def _translated(model: nn.Module, found: Foreign) -> CompactViT:
             if any(one is not None and not one.requires_grad for one in given):
                 frozen.append(f"{name}.{own}")
     compact.load_state_dict(state)
-    for name in frozen:
-        compact.get_parameter(name).requires_grad_(False)
+    freeze(compact, frozen)
     compact.__dict__["origin"] = {name: " and ".join(theirs) for name, theirs in found.layers.items()}
     if handle is not None:
         carry(handle, compact, Selection.everything(found.shape), found.layers)
