@@ -78,6 +78,21 @@ def test_gates_against_gates(tiny, batch, attached, pool):
             assert gates.together([(kind, n) for n in some]) == pytest.approx(float(25 * pairs[some][:, some].sum()))
 
 
+def test_gates_are_the_same_where_what_comes_before_is_frozen(tiny, batch, attached):
+    model, (x, _) = attached(tiny()), batch(n=7)
+    handle, shape = isf.attached_to(model), shape_of(model)
+    before = gate_evidence(handle, shape, x)
+    frozen = [p for name, p in model.named_parameters() if not name.startswith(("blocks.1", "head"))]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    found = gate_evidence(handle, shape, x)
+    for kind, own in before.alone.items():
+        torch.testing.assert_close(found.alone[kind], own)
+    for kind, own in before.pairs.items():
+        torch.testing.assert_close(found.pairs[kind], own)
+    assert all(p.grad is None for p in model.parameters())
+
+
 class gated:
     def __init__(self, model, shape, kind, z):
         self.hooks = []

@@ -135,6 +135,8 @@ class _Watched:
     def _read(self, layer: str, kind: str) -> Callable[..., tuple[Tensor, ...]]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             x = args[0] if args[0].dim() > 2 else args[0].unsqueeze(1)  # the head reads one token
+            if torch.is_grad_enabled() and not x.requires_grad:  # all before it is frozen
+                x = x.detach().requires_grad_()
             self.seen[kind, layer] = x
             return (x.view_as(args[0]),)
 
