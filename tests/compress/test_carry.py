@@ -2,15 +2,26 @@
 
 import copy
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
 
 import isingformer as isf
-from isingformer.compress import load_compact, save_compact
+from isingformer.compress import (
+    class_probabilities,
+    compress,
+    compression_report,
+    load_compact,
+    probability_graph,
+    save_compact,
+)
 from isingformer.compress.remove import remove
 from isingformer.compress.selection import Selection
 from isingformer.compress.shape import shape_of
+from isingformer.curvature.likelihood import Gaussian, Softmax
+from isingformer.metrics import nll
 from isingformer.nn.masked import posteriors
 from training import one_step
 
@@ -151,6 +162,43 @@ def test_it_is_saved_and_loaded(tmp_path, tiny, batch, attached, random_selectio
             assert torch.equal(other.state_dict()[name], tensor), name
         draws = [isf.predict(m, x, samples=3, generator=torch.Generator().manual_seed(0)) for m in (compact, loaded)]
         assert torch.equal(draws[0].samples, draws[1].samples)
+
+
+@dataclass(frozen=True)
+class Tempered(Softmax):
+    """A likelihood object of the user's own: other probabilities by the same outputs."""
+
+    name: ClassVar[str] = "tempered"
+
+    def probabilities(self, outputs):
+        return super().probabilities(outputs / 3)
+
+
+@dataclass(frozen=True)
+class Namesake(Tempered):
+    name: ClassVar[str] = "softmax"
+
+
+@pytest.mark.parametrize("own", [Tempered(), Namesake()], ids=lambda own: type(own).__name__)
+def test_a_likelihood_of_ones_own_goes_all_the_way(tmp_path, tiny, batch, own):
+    model, (x, y) = tiny(), batch()
+    handle = isf.attach(model, isf.DropConnect(p=0.3), examples=50, likelihood=own)
+    one_step(model, handle, x, y)
+    smaller = compress(model.eval(), weights=0.7, score="magnitude", bayesian=True)
+    drawn = isf.predict(smaller, x, samples=3, generator=torch.Generator().manual_seed(2)).probs
+    assert (probability_graph(smaller, samples=3, seed=2)(x) - drawn).abs().max() < 1e-12
+    plain = compress(model, weights=0.7, score="magnitude")
+    once = (plain(x) / 3).softmax(-1)
+    assert (class_probabilities(plain, x, own) - once).abs().max() < 1e-12
+    assert compression_report(model, plain, x, y, samples=2).after.nll == pytest.approx(nll(once, y))
+    save_compact(smaller, tmp_path)
+    with pytest.raises(ValueError, match=rf"load_compact: .* of yours, '{own.name}'; pass it: load_compact\(folder"):
+        load_compact(tmp_path)
+    with pytest.raises(ValueError, match="got 'gaussian'; give the same one"):
+        load_compact(tmp_path, likelihood=Gaussian())
+    loaded = load_compact(tmp_path, likelihood=own)
+    again = isf.predict(loaded, x, samples=3, generator=torch.Generator().manual_seed(2)).probs
+    assert torch.equal(again, drawn)
 
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, tiny):

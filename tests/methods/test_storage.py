@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import isingformer as isf
-from isingformer.curvature.likelihood import Gaussian
+from isingformer.curvature.likelihood import Gaussian, Softmax
 from isingformer.methods import attached_to
 from isingformer.methods.storage import INDEX
 
@@ -226,6 +226,23 @@ def test_a_subclass_of_ours_is_the_users_to_build(tiny, batch, tmp_path):
     with pytest.raises(ValueError, match=r"holds a Shifted, which only you can build"):
         isf.load(tmp_path)
     assert torch.equal(isf.load(tmp_path, Shifted(**model.config).double())(x), model(x))
+
+
+def test_a_likelihood_of_ones_own_is_not_taken_for_ours_by_its_name(tmp_path):
+    class Sharper(Softmax):
+        def probabilities(self, outputs):
+            return super().probabilities(2 * outputs)
+
+    model, own = nn.Linear(3, 2), Sharper()
+    isf.attach(model, isf.Ising(), examples=10, likelihood=own)
+    isf.save(model, tmp_path)
+    with pytest.raises(ValueError, match=r"saved with a likelihood object of yours, 'softmax'; pass it"):
+        isf.load(tmp_path, nn.Linear(3, 2))
+    assert attached_to(isf.load(tmp_path, nn.Linear(3, 2), likelihood=own)).parts.likelihood is own
+    index = json.loads((tmp_path / INDEX).read_text())
+    del index["own_likelihood"]  # as older versions wrote it
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert attached_to(isf.load(tmp_path, nn.Linear(3, 2))).parts.likelihood == Softmax()
 
 
 def test_a_likelihood_of_ones_own_is_given_again(tmp_path):

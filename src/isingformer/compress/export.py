@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import make_folder, write_bytes
+from ..curvature.likelihood import Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
 from ..methods import Attached, attached_to
 from ..nn.masked import drawing, in_eval_mode, node_masks
@@ -57,8 +58,9 @@ class ProbabilityGraph(nn.Module):
     sd: Tensor | None
 
     def __init__(
-        self, network: CompactViT, likelihood: str, samples: int | None, mean: Tensor | None, sd: Tensor | None
-    ) -> None:
+        self, network: CompactViT, likelihood: str | Likelihood, samples: int | None, mean: Tensor | None,
+        sd: Tensor | None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.kind, self.samples = network, find_likelihood(likelihood), samples
         self.register_buffer("mean", None if mean is None else mean.float().view(1, -1, 1, 1))
@@ -109,7 +111,7 @@ def probability_graph(
     seed: int = 0,
     mean: Tensor | None = None,
     sd: Tensor | None = None,
-    likelihood: str = "softmax",
+    likelihood: str | Likelihood = "softmax",
 ) -> ProbabilityGraph:
     """A plain module from images to class probabilities; the model stays as it is.
 
@@ -138,7 +140,7 @@ def probability_graph(
     network.load_state_dict(model.state_dict() if handle is None or samples is not None else expected_state(handle))
     if handle is not None and samples is not None:
         _draw(network, handle, samples, seed)
-    kind = likelihood if handle is None else handle.parts.likelihood.name
+    kind = likelihood if handle is None else handle.parts.likelihood
     return ProbabilityGraph(network, kind, samples, mean, sd).cpu().eval().requires_grad_(False)
 
 
@@ -152,7 +154,7 @@ def export(
     mean: Tensor | None = None,
     sd: Tensor | None = None,
     pixels: torch.dtype = torch.uint8,
-    likelihood: str = "softmax",
+    likelihood: str | Likelihood = "softmax",
 ) -> Path:
     """Write `probability_graph` to a file, whole or not at all; input ``images``, output ``probabilities``.
 

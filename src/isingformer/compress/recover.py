@@ -42,7 +42,7 @@ def recover(
     lr: float = 5e-4,
     weight_decay: float = 0.05,
     batch: int = 128,
-    likelihood: str = "softmax",
+    likelihood: str | Likelihood = "softmax",
     keep_zeros: bool = False,
     seed: int = 0,
 ) -> Network:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..curvature.likelihood import Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
 from ..methods import attached_to
 from ..metrics import accuracy, ece, nll
@@ -87,7 +88,7 @@ class CompressionReport:
 
 def compression_report(
     before: nn.Module, after: nn.Module, images: Tensor, labels: Tensor, *, samples: int = 50, seed: int = 0,
-    likelihood: str | None = None, latency_batch: int | None = None,
+    likelihood: str | Likelihood | None = None, latency_batch: int | None = None,
 ) -> CompressionReport:  # fmt: skip
     """What two networks cost and score on the same images.
 
@@ -109,7 +110,7 @@ def compression_report(
         )
     before, after = ours(before), ours(after)
     handle = attached_to(before)
-    kind = likelihood or (handle.parts.likelihood.name if handle is not None else "softmax")
+    kind = likelihood or (handle.parts.likelihood if handle is not None else "softmax")
     standings = [_standing(model, images, labels, samples, seed, kind) for model in (before, after)]
     if latency_batch is not None:
         times = [latency_ms(_deterministic(model), batch=latency_batch) for model in (before, after)]
@@ -123,7 +124,9 @@ def _deterministic(model: nn.Module) -> nn.Module:
     return model if handle is None else plain_copy(handle.model, expected_state(handle))
 
 
-def _standing(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, kind: str) -> Standing:
+def _standing(
+    model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, kind: str | Likelihood
+) -> Standing:  # fmt: skip
     if attached_to(model) is None:
         passes, probs = 1, class_probabilities(model, x, kind)
     else:
@@ -136,7 +139,7 @@ def _standing(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, k
 
 
 @torch.no_grad()
-def class_probabilities(model: nn.Module, images: Tensor, likelihood: str = "softmax") -> Tensor:
+def class_probabilities(model: nn.Module, images: Tensor, likelihood: str | Likelihood = "softmax") -> Tensor:
     """What a network says in one pass in eval mode, ``[N, classes]``; as in `predict`, float32 at least."""
     kind = find_likelihood(likelihood)
     with in_eval_mode(model):

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from .._files import make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
-from ..curvature.likelihood import Gaussian, likelihood
+from ..curvature.likelihood import Likelihood
 from ..methods import Attached, attached_to, named_method
+from ..methods.storage import likelihood_as_json, saved_likelihood
 from ..nn.noise import KeyedNoise, Noise, TorchNoise
 from .carry import masks_everywhere, put_method_on
 from .compact import CompactViT, empty_compact, freeze, frozen_names
@@ -66,8 +67,13 @@ def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
             old.unlink(missing_ok=True)
 
 
-def load_compact(folder: str | os.PathLike[str]) -> CompactViT:
-    """Read a saved `CompactViT`, with its method attached where it had one, in the mode it had."""
+def load_compact(folder: str | os.PathLike[str], *, likelihood: Likelihood | None = None) -> CompactViT:
+    """Read a saved `CompactViT`, with its method attached where it had one, in the mode it had.
+
+    Args:
+        folder: what `save_compact` wrote.
+        likelihood: where its method has a likelihood object of the caller's, that object again.
+    """
     path = Path(folder)
     index = _read_index(path)
     tensors = read_tensors(path / index["file"])[0]
@@ -77,32 +83,31 @@ def load_compact(folder: str | os.PathLike[str]) -> CompactViT:
     freeze(compact, index.get("frozen", ()))  # left out by folders from before it was kept
     if index["method"] is not None:
         state = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
-        _put_back(compact, index["method"], state)
+        meaning = saved_likelihood("load_compact", path, index["method"], likelihood)
+        _put_back(compact, index["method"], state, meaning)
     return compact.train(index["training"])
 
 
 def _described(handle: Attached) -> dict[str, Any]:
-    kind = handle.parts.likelihood
     return {
         "name": handle.method.name,
         "settings": handle.method.settings(),
         "examples": handle.examples,
         "steps": handle.planned_steps,
-        "likelihood": kind.name,
-        "variance": kind.variance if isinstance(kind, Gaussian) else None,
+        **likelihood_as_json(handle.parts.likelihood),
         "noise_sd": {name: part.noise_sd for name, part in handle.parts.posteriors.items()},
         "node_rate": {name: part.node_rate for name, part in handle.parts.posteriors.items()},
         "everywhere": masks_everywhere(handle),
     }
 
 
-def _put_back(compact: CompactViT, about: dict[str, Any], state: dict[str, Tensor]) -> None:
+def _put_back(compact: CompactViT, about: dict[str, Any], state: dict[str, Tensor], likelihood: Likelihood) -> None:
     noise: Noise = KeyedNoise(state["noise.keys"]) if "noise.keys" in state else TorchNoise()
     handle = put_method_on(
         compact, named_method(about["name"], settings=about["settings"]), examples=about["examples"],
         steps=about["steps"], noise=noise, noise_sd=about["noise_sd"], everywhere=about.get("everywhere", False),
         node_rate=about.get("node_rate"),  # left out by folders from before it was kept
-        likelihood=likelihood(about["likelihood"]) if about["variance"] is None else Gaussian(about["variance"]),
+        likelihood=likelihood,
     )  # fmt: skip
     handle.load_state_dict(state)
 

@@ -77,7 +77,6 @@ def _write(
     path: Path, model: nn.Module, method: Attached, weights: Mapping[str, Tensor], posterior: Mapping[str, Tensor]
 ) -> None:
     make_folder(path)
-    likelihood = method.parts.likelihood
     tag = secrets.token_hex(4)
     files = {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"}
     index = {
@@ -88,8 +87,7 @@ def _write(
         "method": {"name": method.method.name, "settings": method.method.settings()},
         "examples": method.examples,
         "steps": method.planned_steps,
-        "likelihood": likelihood.name,
-        "variance": likelihood.variance if isinstance(likelihood, Gaussian) else None,
+        **likelihood_as_json(method.parts.likelihood),
         "readers": method.readers,
         "topology": topology_as_json(method.parts.topology),
         "training": model.training,
@@ -137,7 +135,7 @@ def load(
             f"load: {path} holds a {about['class']}, which only you can build; pass a fresh one: "
             f"load(folder, model={about['class']}(...))"
         )
-    meaning = _likelihood(path, index, likelihood)
+    meaning = saved_likelihood("load", path, index, likelihood)
     kind = _METHODS[index["method"]["name"]](**index["method"]["settings"])
     _check_fits(path, built, tensors["model"])
     topology = _topology(built, index)
@@ -155,16 +153,36 @@ def load(
     return built.train(index["training"])
 
 
-def _likelihood(path: Path, index: Mapping[str, Any], given: Likelihood | None) -> Likelihood:
-    """What the outputs mean: one of ours by its name, or the caller's object."""
-    name = index["likelihood"]
+def likelihood_as_json(kind: Likelihood) -> dict[str, Any]:
+    """What `saved_likelihood` needs: a name alone does not tell one of ours from an object of the same name."""
+    return {
+        "likelihood": kind.name,
+        "own_likelihood": type(kind) is not type(LIKELIHOODS.get(kind.name)),
+        "variance": kind.variance if isinstance(kind, Gaussian) else None,
+    }
+
+
+def saved_likelihood(what: str, path: Path, about: Mapping[str, Any], given: Likelihood | None) -> Likelihood:
+    """What the outputs mean: one of ours by its name, or the caller's object.
+
+    Args:
+        what: the caller, for the message.
+        path: of the folder, likewise.
+        about: what `likelihood_as_json` gave.
+        given: by the caller.
+    """
+    name, variance = about["likelihood"], about["variance"]
     if given is not None and given.name != name:
-        raise ValueError(f"load: {path} was saved with the likelihood {name!r}, got {given.name!r}; give the same one")
-    if given is None and name not in LIKELIHOODS:
         raise ValueError(
-            f"load: {path} was saved with a likelihood object of yours, {name!r}; pass it: load(folder, likelihood=...)"
+            f"{what}: {path} was saved with the likelihood {name!r}, got {given.name!r}; give the same one"
         )
-    return given or (Gaussian(index["variance"]) if index["variance"] is not None else find_likelihood(name))
+    own = about.get("own_likelihood", name not in LIKELIHOODS)  # left out by folders from before it was kept
+    if given is None and own:
+        raise ValueError(
+            f"{what}: {path} was saved with a likelihood object of yours, {name!r}; pass it: {what}(folder, "
+            "likelihood=...)"
+        )
+    return given or (Gaussian(variance) if variance is not None else find_likelihood(name))
 
 
 def topology_as_json(topology: Topology) -> dict[str, Any]:
