@@ -150,6 +150,10 @@ def test_heads_go_whole(library):
 def test_variants_that_can_be_held(changes):
     model, x = trained("transformers", **changes)
     smaller = compress(model, weights=0.7, images=x)
+    labels = torch.zeros(len(x), dtype=torch.long)
+    report = compression_report(model, smaller, x, labels, samples=2)
+    for side, network in ((report.before, model), (report.after, smaller)):
+        assert side.parameters == sum(p.numel() for p in network.parameters())
     assert smaller.shape.eps == changes.get("layer_norm_eps", 1e-12)
     assert (probability_graph(model)(x) - model_outputs(model(x)).softmax(-1)).abs().max() < 1e-10
 

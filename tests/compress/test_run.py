@@ -63,6 +63,28 @@ def test_a_latency_takes_heads_of_one_width_and_whole_sublayers(binary, tmp_path
     assert json.loads((tmp_path / "b" / "run.json").read_text())["compressed"]["latency_ms"] == 1e3
 
 
+def test_one_structure_may_be_a_word(binary, tmp_path):
+    made = compress_run(binary, tmp_path / "b", macs=0.8, structures="layers", samples=2)
+    assert made.as_dict()["structures"] == ["layers"]
+    assert json.loads((tmp_path / "b" / "run.json").read_text())["compressed"]["structures"] == ["layers"]
+
+
+def test_what_fails_to_replace_a_run_leaves_its_files_but_no_run(binary, tmp_path, monkeypatch):
+    """Not the new graph beside the old network."""
+
+    def fails(*args):
+        raise OSError("no space")
+
+    how = {"samples": 2, "export_as": "torch"}
+    compress_run(binary, tmp_path / "b", macs=0.8, **how)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "b").iterdir()}
+    monkeypatch.setattr(sys.modules[compress_run.__module__], "save_compact", fails)
+    with pytest.raises(OSError, match="no space"):
+        compress_run(binary, tmp_path / "b", macs=0.4, overwrite=True, **how)
+    del before["run.json"]
+    assert {file.name: file.read_bytes() for file in (tmp_path / "b").iterdir()} == before
+
+
 def test_nothing_is_written_where_something_fails(binary, tmp_path, monkeypatch):
     def fails(*args, **how):
         raise RuntimeError("no")

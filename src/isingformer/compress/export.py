@@ -5,9 +5,9 @@ Axes: images ``[B, C, H, W]``, probabilities ``[B, classes]``; B is free, all el
     p = probabilities(f(x))                                 one network: deterministic, or the expected one
     p = mean over t = 1 ... T of probabilities(f_t(x))      T networks, drawn once by a seed
 
-The T networks are those that `predict` draws with a generator of that seed on the same device. They run side by side,
-with one product a layer, so that a graph of many is no longer than a graph of one. Only weights are drawn: the file
-holds every weight T times and all else once.
+The T networks are those that `predict` draws, of our `ViT` or of a `CompactViT`, with a generator of that seed on the
+same device. They run side by side, with one product a layer, so that a graph of many is no longer than a graph of one.
+Only weights are drawn: the file holds every weight T times and all else once.
 """
 
 from __future__ import annotations

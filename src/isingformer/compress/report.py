@@ -108,10 +108,14 @@ def compression_report(
             f"compression_report: images have shape {list(images.shape)} and labels {list(labels.shape)}; expected "
             "[N, C, H, W] and [N], with N above 0"
         )
-    before, after = ours(before), ours(after)
+    given = [sum(parameter.numel() for parameter in model.parameters()) for model in (before, after)]
+    before, after = ours(before), ours(after)  # which has biases of zeros where theirs has none
     handle = attached_to(before)
     kind = likelihood or (handle.parts.likelihood if handle is not None else "softmax")
-    standings = [_standing(model, images, labels, samples, seed, kind) for model in (before, after)]
+    standings = [
+        _standing(model, images, labels, samples, seed, kind, parameters)
+        for model, parameters in zip((before, after), given, strict=True)
+    ]
     if latency_batch is not None:
         times = [latency_ms(_deterministic(model), batch=latency_batch) for model in (before, after)]
         standings = [dataclasses.replace(one, latency_ms=ms) for one, ms in zip(standings, times, strict=True)]
@@ -125,7 +129,7 @@ def _deterministic(model: nn.Module) -> nn.Module:
 
 
 def _standing(
-    model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, kind: str | Likelihood
+    model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int, kind: str | Likelihood, parameters: int
 ) -> Standing:  # fmt: skip
     if attached_to(model) is None:
         passes, probs = 1, class_probabilities(model, x, kind)
@@ -133,7 +137,7 @@ def _standing(
         passes = samples
         probs = predict(model, x, samples=samples, generator=torch.Generator().manual_seed(seed)).probs
     return Standing(
-        count_weights(model), sum(p.numel() for p in model.parameters()), count_macs(model), passes,
+        count_weights(model), parameters, count_macs(model), passes,
         accuracy(probs, y), nll(probs, y), ece(probs, y),
     )  # fmt: skip
 

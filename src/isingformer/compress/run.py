@@ -31,6 +31,7 @@ from ..train import Recipe, Run
 from ..train.device import threads, threads_for
 from ..train.folder import RunFolder, versions
 from .carry import put_method_on
+from .choose import checked_structures
 from .compact import CompactViT
 from .compression import compress, default_structures
 from .export import SUFFIX, Format, check_format, export
@@ -139,7 +140,7 @@ def compress_run(
         check_format(export_as)
     if distil and not epochs:
         raise ValueError("compress: distilling happens while recovering; give epochs to recover over")
-    structures = structures or default_structures(weights, macs, latency_ms)
+    structures = checked_structures(structures or default_structures(weights, macs, latency_ms))
     sample = training_images(run)
     some = subset(sample, min(IMAGES, len(sample)), seed=seed)
     test = run.data().test
@@ -182,18 +183,26 @@ def _write(
     folder: Path, network: CompactViT, report: CompressionReport, about: dict[str, Any], export_as: Format | None,
     samples: int | None, seed: int,
 ) -> Path | None:  # fmt: skip
-    """All files, run.json last: without it the rest is no run."""
-    data, exported = about["data"], None
+    """All files, run.json last: without it the rest is no run. That of before goes before anything else of it does."""
+    data, exported, fresh = about["data"], None, None
     if export_as is not None:
-        exported = export(
-            network, folder / f"network{SUFFIX[export_as]}", format=export_as, samples=samples, seed=seed,
+        exported = folder / f"network{SUFFIX[export_as]}"
+        fresh = export(
+            network, folder / f".new-{exported.name}", format=export_as, samples=samples, seed=seed,
             mean=torch.tensor(data["mean"]), sd=torch.tensor(data["sd"]), pixels=getattr(torch, data["pixels"]),
             likelihood=about["recipe"]["likelihood"],
         )  # fmt: skip
-    for stale in (folder / "run.json", *(folder / f"network{suffix}" for suffix in SUFFIX.values())):
-        if stale != exported:
-            stale.unlink(missing_ok=True)
-    save_compact(network, folder)
+    try:
+        (folder / "run.json").unlink(missing_ok=True)
+        save_compact(network, folder)
+    except BaseException:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
+        raise
+    for suffix in SUFFIX.values():
+        (folder / f"network{suffix}").unlink(missing_ok=True)
+    if fresh is not None and exported is not None:
+        os.replace(fresh, exported)
     write_json(folder / REPORT, report.as_dict())
     write_json(folder / "run.json", about)
     return exported
