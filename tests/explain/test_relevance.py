@@ -24,6 +24,11 @@ def test_patches_by_hand():
     assert patch_relevance(x, gradient, 2, baseline=1.0).tolist() == [[6, 14, 38, -92]]
 
 
+def test_a_baseline_goes_to_the_device_of_the_images():
+    x = torch.zeros(1, 1, 4, 4, device="meta")
+    assert patch_relevance(x, x, 2, baseline=torch.ones(1, 4, 4, dtype=torch.float64)).dtype == torch.float32
+
+
 def test_heads_units_edges_and_skips_by_hand():
     z = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).view(1, 1, 1, 2, 2)
     gradient = torch.tensor([[1.0, 0.0], [0.0, -1.0]]).view(1, 1, 1, 2, 2)

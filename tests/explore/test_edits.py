@@ -64,6 +64,13 @@ def test_blurring_is_that_of_scipy_edges_included(sd):
     torch.testing.assert_close(blurred(given, sd), torch.from_numpy(np.stack(same)))
 
 
+@pytest.mark.parametrize("sd", [5e-324, 1e-200, 1e-20, 1e-3, 0.02])
+def test_next_to_no_blur_is_none(sd):
+    given = image(1, 5, 5)
+    assert torch.equal(blurred(given, sd), given)
+    assert torch.equal(Edits(blur=sd).apply(given.float(), side=1, fill=FILL), given.float())
+
+
 def test_covered_patches_have_the_fill_and_the_rest_is_left():
     given = torch.arange(2 * 4 * 6).view(2, 4, 6).to(torch.uint8)
     found = Edits(cover=(1, 5)).apply(given, side=2, fill=torch.tensor([100.0, 200.0]))

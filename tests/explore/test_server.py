@@ -145,6 +145,17 @@ def test_a_body_must_say_how_long_it_is(shared_server, line):
         assert b" 411 " in client.recv(100)
 
 
+@pytest.mark.parametrize("path", ["/explore.css", "/gallery?set=test"])
+def test_the_body_of_a_request_that_needs_none_is_no_request(shared_server, path):
+    body = "GET /fit HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(shared_server.server_address, timeout=10) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        client.shutdown(socket.SHUT_WR)
+        said = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert said.startswith(b"HTTP/1.1 200 ") and said.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nConnection: close\r\n" in said
+
+
 def test_a_body_that_is_cut_short(shared_server):
     with socket.create_connection(shared_server.server_address, timeout=10) as client:
         client.sendall(

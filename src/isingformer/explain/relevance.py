@@ -43,7 +43,8 @@ class RelevanceSpread:
 
 def patch_relevance(x: Tensor, gradient: Tensor, side: int, baseline: float | Tensor = 0.0) -> Tensor:
     """sum over a patch's pixels of (x - baseline) * gradient: images ``[N, channels, rows, columns]`` to ``[N, P]``."""
-    return patches((wide(x) - baseline) * gradient, side).sum(-1)
+    x = wide(x)
+    return patches((x - torch.as_tensor(baseline, dtype=x.dtype, device=x.device)) * gradient, side).sum(-1)
 
 
 def head_relevance(mixed: Tensor, gradient: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from ..explain import covered
 
 REACH = 3
 """Standard deviations of a blur after which its kernel ends."""
+NO_BLUR = 1e-3
+"""The standard deviation in pixels below which a blur is none: its neighbours' weights are 0 in any precision."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def blurred(image: Tensor, sd: float) -> Tensor:
 
     Beyond the edge, the nearest pixel of the edge.
     """
+    if sd < NO_BLUR:  # whose square may be 0
+        return image
     away = math.ceil(REACH * sd)
     k = torch.arange(-away, away + 1, dtype=image.dtype)
     kernel = torch.exp(-k.square() / (2 * sd * sd))

@@ -186,15 +186,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        if status != HTTPStatus.OK:  # its body may not have been read
+        unread = status != HTTPStatus.OK or self._came_with_a_body()
+        if unread:
             self.send_header("Connection", "close")
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "POST" if self.command == "GET" else "GET")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-        if status != HTTPStatus.OK:
+        if unread:
             self._drain()
+
+    def _came_with_a_body(self) -> bool:
+        """Whether a request that needs no body had one: on a kept connection it would be read as the next request."""
+        return self.command != "POST" and ("Content-Length" in self.headers or "Transfer-Encoding" in self.headers)
 
     def _drain(self) -> None:
         """Read on for a moment: to close upon a sender who is still sending would take the answer away from him."""
