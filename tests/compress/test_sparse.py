@@ -37,6 +37,13 @@ def test_a_share_of_all_weights_stays(tiny, batch, attached, score, share):
     assert sum(int(mask.sum()) for mask in masks.values()) == round(share * total)
 
 
+def test_one_weight_at_least_stays(tiny, batch, attached):
+    model, (x, _) = attached(tiny()), batch()
+    assert sum(int(mask.sum()) for mask in share_masks(model, 1e-9).values()) == 1
+    by_row = share_masks(model, 1e-9, score="wanda", images=x)
+    assert all(bool((mask.sum(1) == 1).all()) for mask in by_row.values())
+
+
 def test_the_best_stay_over_all_layers(tiny, attached):
     model = attached(tiny())
     masks = share_masks(model, 0.4, score="keep")

@@ -48,7 +48,7 @@ def share_masks(
 
     Args:
         model: with its method.
-        share: of the weights to keep, in (0, 1).
+        share: of the weights to keep, in (0, 1); at least one stays, for ``wanda`` one a row.
         score: see the top of this file.
         images: ``[N, C, H, W]`` as the model reads them, for ``wanda`` and ``taylor``.
         labels: ``[N]``, for ``taylor``.
@@ -58,9 +58,9 @@ def share_masks(
         raise ValueError(f"sparsify: share must be the share of weights to keep, in (0, 1), got {share}")
     worth = _worth(checked_handle("sparsify", model), score, images, labels, generator)
     if score == "wanda":
-        return {name: _best(part, round(share * part.shape[1])) for name, part in worth.items()}
+        return {name: _best(part, max(1, round(share * part.shape[1]))) for name, part in worth.items()}
     flat = torch.cat([part.flatten() for part in worth.values()])
-    mask = _best(flat.unsqueeze(0), round(share * len(flat)))[0]
+    mask = _best(flat.unsqueeze(0), max(1, round(share * len(flat))))[0]
     parts = mask.split([part.numel() for part in worth.values()])
     return {name: own.view_as(part) for own, (name, part) in zip(parts, worth.items(), strict=True)}
 
