@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..predict.prediction import central_interval
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -29,10 +31,7 @@ class Spread:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central credible interval: the (1 - level) / 2 and (1 + level) / 2 quantiles, each ``[...]``."""
-        if not 0 < level < 1:
-            raise ValueError(f"interval: level must be in (0, 1), got {level}")
-        ordered, last = self.samples.sort(0).values, len(self.samples) - 1
-        return _at(ordered, last * (1 - level) / 2), _at(ordered, last * (1 + level) / 2)
+        return central_interval(self.samples, level)
 
     def against(self, reference: float, level: float = 0.9) -> Tensor:
         """Which side of a reference a quantity is on: 1 above, -1 below, 0 where its interval holds the reference.
@@ -47,9 +46,3 @@ class Spread:
     def of(self, *place: int | slice) -> Spread:
         """The same of a part: ``spread.of(0)`` is that of the first entry after T."""
         return Spread(self.samples[(slice(None), *place)])
-
-
-def _at(ordered: Tensor, place: float) -> Tensor:
-    """The value at a place between two rows of a sorted tensor, linearly."""
-    below = min(int(place), len(ordered) - 1)
-    return torch.lerp(ordered[below], ordered[min(below + 1, len(ordered) - 1)], place - below)

@@ -72,12 +72,7 @@ class Prediction:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central credible interval of every probability over the passes: (low, high), each ``[..., C]``."""
-        if not 0 < level < 1:
-            raise ValueError(f"interval: level must be in (0, 1), got {level}")
-        # torch.quantile would do, but refuses more than 2^24 numbers.
-        ordered, last = self.samples.sort(0).values, len(self.samples) - 1
-        low, high = (last * (1 - level) / 2, last * (1 + level) / 2)
-        return _between(ordered, low), _between(ordered, high)
+        return central_interval(self.samples, level)
 
     def tempered(self, temperature: float) -> Prediction:
         """The same passes with their logits divided by a temperature: above 1 less sure, below 1 surer.
@@ -120,6 +115,15 @@ class Prediction:
         if self.per_label:
             return torch.special.entr(probs) + torch.special.entr(1 - probs)
         return torch.special.entr(probs).sum(-1)
+
+
+def central_interval(samples: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The (1 - level) / 2 and (1 + level) / 2 quantiles over the first axis, ``[T, ...]`` to ``[...]`` each."""
+    if not 0 < level < 1:
+        raise ValueError(f"interval: level must be in (0, 1), got {level}")
+    # torch.quantile would do, but refuses more than 2^24 numbers.
+    ordered, last = samples.sort(0).values, len(samples) - 1
+    return _between(ordered, last * (1 - level) / 2), _between(ordered, last * (1 + level) / 2)
 
 
 def _between(ordered: Tensor, place: float) -> Tensor:
