@@ -132,6 +132,13 @@ def peers(abouts, cells):
     every = [row for row in rows_of(PEERS) if row["on"] == "test"]
     if not every:
         return "Not trained yet.\n"
+    places = [(row["data"], row["size"], row["peer"]) for row in every]
+    twice = next((place for place in places if places.count(place) > 1), None)
+    if twice:  # which to show would be chosen by test images
+        raise ValueError(
+            f"{PEERS} has {twice[2]!r} on {named(*twice[:2])} images twice, by other replicas, epochs or settings; "
+            "take out all but one"
+        )
     rates, rows = best_rates(rows_of(TRIALS)), []
     names = list(dict.fromkeys(row["peer"] for row in every))
     for place in dict.fromkeys((row["data"], row["size"]) for row in every):

@@ -117,6 +117,14 @@ def test_peers_stand_beside_the_best_delta(paper_others, trials, monkeypatch, tm
     ]  # fmt: skip
 
 
+def test_a_peer_that_is_there_twice_is_an_error(paper_others, monkeypatch, tmp_path):
+    row = {"data": "mnist", "size": 300, "peer": "ensemble of 5", "on": "test"}
+    (tmp_path / "peers.json").write_text(json.dumps({"rows": [row | {"epochs": n} for n in (1, 50)]}), encoding="utf-8")
+    monkeypatch.setattr(paper_others, "PEERS", tmp_path / "peers.json")
+    with pytest.raises(ValueError, match=r"'ensemble of 5' on MNIST, 300 images twice, .*; take out all but one"):
+        paper_others.peers([], {})
+
+
 def test_the_plan_has_what_the_grid_lacks(paper_rates, monkeypatch, tmp_path):
     monkeypatch.setattr(paper_rates, "read_all", lambda folders: ([], mixed(0.2) if folders else {}))
     (tmp_path / "rates.toml").write_text(paper_rates.plan_of(["kept"], TRIALS), encoding="utf-8")
