@@ -30,9 +30,12 @@ class Grid:
         """A score as it is."""
         return self.cells[cell].get(score, [])
 
-    def less(self, cell, other, score):
-        """By how much a cell's score is below another's, paired by the training samples."""
-        ours, theirs = (dict(zip(self.cells[c]["seed"], self.of(c, score), strict=False)) for c in (cell, other))
+    def less(self, cell, other, score, by="seed"):
+        """By how much a cell's score is below another's, paired by the training samples.
+
+        Of other sizes they have other seeds; then `by` is "replica".
+        """
+        ours, theirs = (dict(zip(self.cells[c][by], self.of(c, score), strict=False)) for c in (cell, other))
         return [None if None in (x, y) else y - x for x, y in ((ours[s], theirs[s]) for s in ours if s in theirs)]
 
     def beside(self, cell, method):
@@ -97,7 +100,7 @@ def of_dropout(grid):
          lambda c: own(c) and c.dataset in COMPLEX and c.size in SMALL, lambda c: [over(grid, c)]),
         ("dropout is worse calibrated on CIFAR with 250 images than with 5,000 (ECE, samples in their order)",
          lambda c: own(c) and c.size == 5000 and fewer(c) in grid.cells,
-         lambda c: [[y - x for x, y in zip(grid.of(c, "ece"), grid.of(fewer(c), "ece"), strict=True)]]),
+         lambda c: [grid.less(c, fewer(c), "ece", by="replica")]),
         ("dropout is surer than dropconnect, where right and where wrong (entropy)", beside,
          lambda c: [grid.less(c, grid.beside(c, "dropconnect"), f"entropy_{part}") for part in PARTS]),
     ]  # fmt: skip

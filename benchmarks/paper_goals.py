@@ -23,6 +23,10 @@ PAPER_RATES = (0.1, 0.5)
 NEARLY = 0.02
 """How far the mean of q may be from another method's rate to count as the same."""
 COMPARED = ("nll", "ece", "accuracy")
+NOTHING = (
+    "There is nothing to compare yet: `ising`, dropout and dropconnect are nowhere all trained at the same rate on the "
+    "same samples.\n"
+)
 SAID = {
     "nll": "NLL lower", "ece": "ECE lower", "accuracy": "accuracy higher", "brier": "Brier score lower",
     "f1": "F1 higher", "error_auroc": "AUROC of errors higher", "aurc": "area under risk-coverage lower",
@@ -39,14 +43,19 @@ def at_paper_rates(cells):
     return {cell: own for cell, own in cells.items() if cell.rate in PAPER_RATES}
 
 
+def comparable(cells, *own):
+    """Whether all of these are trained, on some training sample in common."""
+    return all(cell in cells for cell in own) and bool(set.intersection(*(set(cells[cell]["seed"]) for cell in own)))
+
+
 def same_rate(cells):
-    """[(a cell of `ising`, [those of both rivals at its rate])] where all three are trained."""
+    """[(a cell of `ising`, [those of both rivals at its rate])] where all three can be compared."""
     every = [
         (cell, [Cell(cell.dataset, cell.size, rival, cell.rate) for rival in RIVALS])
         for cell in cells
         if cell.method == "ising"
     ]
-    return [(cell, rivals) for cell, rivals in every if all(rival in cells for rival in rivals)]
+    return [(cell, rivals) for cell, rivals in every if comparable(cells, cell, *rivals)]
 
 
 def difference(cells, cell, rival, score):
@@ -101,7 +110,7 @@ def goals(abouts, cells):
     """How often `ising` is better than both others at the same rate, by rate, and than the paper says its method is."""
     whole = same_rate(cells)
     if not whole:
-        return "Nothing of `ising` has been trained yet.\n"
+        return NOTHING
     groups = by_rate(whole)
 
     def counted(found):
@@ -152,6 +161,8 @@ def best_of(entries, lower):
 def summary(abouts, cells):
     """Accuracy / NLL / ECE with 5,000 or 6,000 training images, and what all sizes say."""
     whole, rows = same_rate(cells), []
+    if not whole:
+        return NOTHING
     for cell, rivals in whole:
         if cell.size in MIDDLE:
             columns = [

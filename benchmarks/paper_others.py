@@ -6,7 +6,7 @@ Parts of docs/results.md, as in `paper_tables.py`, but the cells are those of al
 import json
 from pathlib import Path
 
-from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, counts, named, same_rate
+from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, comparable, counts, named, same_rate
 from paper_tables import mean, table
 
 from isingformer.study.record import Cell
@@ -40,13 +40,13 @@ def best_rates(rows):
 
 
 def chosen(cells, rows):
-    """{(dataset, size): {method: its cell at the best rate}} where all three have been tried, and trained there."""
+    """{(dataset, size): {method: its cell at the best rate}} where all three have been tried, and can be compared."""
     rates, found = best_rates(rows), {}
     for cell in sorted(cells, key=cell_order):
         place = (cell.dataset, cell.size)
         if place not in found and all((*place, method) in rates for method in SHOWN):
             own = {method: Cell(*place, method, rates[*place, method]) for method in SHOWN}
-            if all(one in cells for one in own.values()):
+            if comparable(cells, *own.values()):
                 found[place] = own
     return found
 
@@ -89,7 +89,7 @@ def at_mean_q(cells):
         q = mean(cells, cell, "mean_q")
         if abs(q - cell.rate) <= NEARLY:
             same.append((cell, at_delta))
-        elif all(rivals := [nearest(cells, cell, rival, q) for rival in RIVALS]):
+        elif comparable(cells, cell, *(rivals := [nearest(cells, cell, rival, q) for rival in RIVALS])):
             others.append((cell, rivals))
         else:
             left += 1

@@ -38,7 +38,7 @@ from paper_claims import claims
 from paper_figures import draw, draw_overview
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
 from paper_others import best, matched, peers
-from paper_tables import accuracies, calibrations, depth, spoken, where
+from paper_tables import WHICH, accuracies, calibrations, depth, spoken, where
 from paper_versus import printed, reached, versus
 
 from isingformer._files import write_bytes, write_json, write_text
@@ -110,13 +110,17 @@ def read_all(folders):
 
 
 def read(folder):
-    """(about.json, {cell: {score: [a number a replica]}}) of a folder that `keep` wrote."""
+    """(about.json, {cell: {score: [a number a replica]}}) of a folder that `keep` wrote.
+
+    `WHICH` are among the scores.
+    """
     folder, about = Path(folder), about_of(folder)
     cells = collections.defaultdict(lambda: collections.defaultdict(list))
     with open(folder / "replicas.csv", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             cell = Cell(row["dataset"], int(row["size"]), row["method"], float(row["rate"]) if row["rate"] else None)
-            cells[cell]["seed"].append(int(row["seed"]))
+            for name in WHICH:
+                cells[cell][name].append(int(row[name]))
             for name in list(row)[6:]:
                 cells[cell][name].append(float(row[name]) if row[name] else None)
     for record in records_of(folder) if (folder / RECORDS).is_file() else ():

@@ -11,6 +11,8 @@ from isingformer.study.plan import Plan
 from isingformer.study.record import Cell, Entropies
 from isingformer.study.summary import DATASETS, Summary
 
+WHICH = ("replica", "seed")
+"""What stands among the scores of a cell and is none: which training a number is of."""
 ISINGS = ("ising-paper", "ising-paper-obd", "ising")
 
 
@@ -39,7 +41,7 @@ def summaries(cells):
     found = {}
     for cell, values in cells.items():
         known = {
-            score: [value for value in own if value is not None] for score, own in values.items() if score != "seed"
+            score: [value for value in own if value is not None] for score, own in values.items() if score not in WHICH
         }
         found[cell] = Summary(
             cell=cell, replicas=len(values["accuracy"]),

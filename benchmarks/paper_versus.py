@@ -5,10 +5,12 @@ Parts of docs/results.md, as in `paper_tables.py`.
 
 from paper_goals import (
     COMPARED,
+    NOTHING,
     RIVALS,
     above_counts,
     at_paper_rates,
     both_lower,
+    comparable,
     counts,
     difference,
     named,
@@ -118,7 +120,7 @@ def versus(abouts, cells):
     ]  # fmt: skip
     names = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
     head = [f"{names[score]} − {rival}" for score in COMPARED for rival in RIVALS]
-    return table(["data, images", "rate", *head], rows)
+    return table(["data, images", "rate", *head], rows) if rows else NOTHING
 
 
 def printed(abouts, cells):
@@ -133,7 +135,7 @@ def printed(abouts, cells):
             "ising": [(Cell(cell.dataset, cell.size, "ising", cell.rate), [cell]) for cell in own],
         }
         for other, pairs in beside.items():
-            pairs = [(cell, rivals) for cell, rivals in pairs if all(one in cells for one in (cell, *rivals))]
+            pairs = [(cell, rivals) for cell, rivals in pairs if comparable(cells, cell, *rivals)]
             if pairs:
                 found = [counts(cells, score, pairs) for score in COMPARED]
                 who = f"`ising` against `{ising}`" if other == "ising" else f"`{ising}` against {other}"

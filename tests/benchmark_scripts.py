@@ -20,4 +20,5 @@ def values(accuracy, nll, ece, **more):
     """Of a cell of three replicas; a number stands for three alike, and what is not named goes with accuracy or NLL."""
     others = {"f1": accuracy, "error_auroc": accuracy, "brier": nll, "aurc": nll}
     scores = {"accuracy": accuracy, "nll": nll, "ece": ece, **others, **more}
-    return {"seed": [1, 2, 3], **{name: own if isinstance(own, list) else [own] * 3 for name, own in scores.items()}}
+    which = {"replica": [0, 1, 2], "seed": [1, 2, 3]}
+    return which | {name: own if isinstance(own, list) else [own] * 3 for name, own in scores.items()}

@@ -20,7 +20,7 @@ def of(**scores):
     base = {"overconfidence": 0.0, "entropy_right": 1.0, "entropy_wrong": 2.0, "accuracy": 0.5, "ece": 0.1, "f1": 0.5,
             "mean_q": 0.5, "skew_right": 0.0, "skew_wrong": 0.0}  # fmt: skip
     found = {name: own if isinstance(own, list) else [own] * 3 for name, own in {**base, **scores}.items()}
-    return {"seed": [1, 2, 3], **found}
+    return {"replica": [0, 1, 2], "seed": [1, 2, 3], **found}
 
 
 def rows(paper_claims, cells):
@@ -54,6 +54,17 @@ def test_a_claim_about_two_things_needs_both(paper_claims):
     assert rows(paper_claims, cells)[claim] == ["1 of 1 (1)"]
     cells[sure]["entropy_wrong"] = [own + 1 for own in low]
     assert rows(paper_claims, cells)[claim] == ["0 of 1 (0)"]
+
+
+def test_sizes_are_paired_by_their_replicas(paper_claims):
+    """Their seeds differ; and a study under way has some of them alone."""
+    few, many = Cell("cifar10", 250, "dropout", 0.1), Cell("cifar10", 5000, "dropout", 0.1)
+    cells = {
+        few: {"replica": [1, 2, 4], "seed": [5, 6, 7], "ece": [0.31, 0.42, 0.9]},
+        many: {"replica": [0, 1, 2, 3], "seed": [1, 2, 3, 4], "ece": [0.9, 0.1, 0.2, 0.9]},
+    }
+    claim = "dropout is worse calibrated on CIFAR with 250 images than with 5,000 (ECE, samples in their order)"
+    assert rows(paper_claims, cells)[claim] == ["1 of 1 (1)"]  # by 0.21 and 0.22
 
 
 def test_wrong_and_right_are_further_apart(paper_claims):

@@ -112,6 +112,35 @@ def test_a_claim_is_counted_over_its_own_cells(paper_results, kept):
     assert rows["dropout is overconfident"] == f"{over} of {len(names)}"
 
 
+@pytest.mark.parametrize(
+    ("missing", "compared"),
+    [
+        (lambda record: record.cell.size == 5000 and record.replica == 3, True),
+        (lambda record: record.cell.size == 250 and record.cell.method == "dropout" and record.replica == 0, True),
+        (lambda record: record.replica > 0, True),
+        (lambda record: (record.cell.method == "dropout") is (record.replica < 2), False),  # other samples
+        (lambda record: record.cell.method != "ising", False),
+        (lambda record: record.cell.method == "ising", False),
+    ],
+)
+def test_a_page_can_be_made_while_a_study_is_under_way(paper_results, tmp_path, missing, compared):
+    plan = dataclasses.replace(read_plan(ROOT / "benchmarks" / "paper.toml"), replicas=4)
+    store = Store.open(tmp_path / "study", plan)
+    for record in study(datasets=("cifar10",), sizes=(250, 5000), methods=("dropout", "dropconnect", "ising")):
+        if not missing(record):
+            store.add(record)
+    paper_results.keep(tmp_path / "study", tmp_path / "kept")
+    made = [
+        paper_results.filled((ROOT / page).read_text(encoding="utf-8"), tmp_path / "kept")
+        for page in ("docs/results.md", "README.md")
+    ]
+    parts = [
+        re.search(f"<!-- {name}:begin -->(.*?)<!-- {name}:end -->", text, re.S)[1]
+        for name, text in zip(("goals", "versus", "summary"), (made[0], *made), strict=True)
+    ]
+    assert all(("nothing to compare yet" in part) is not compared for part in parts)
+
+
 def test_what_is_kept_can_be_taken_up_again_on_another_machine(paper_results, kept, tmp_path):
     records, folder = kept
     paper_results.restore(folder, tmp_path / "again")
