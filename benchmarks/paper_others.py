@@ -39,6 +39,20 @@ def best_rates(rows):
     return {place: row["rate"] for place, row in found.items()}
 
 
+def at_edge(rows):
+    """{(dataset, size, method): words}: where the best rate is the lowest or highest tried, and a better one may lie
+    beyond."""
+    tried, found = {}, {}
+    for row in rows:
+        tried.setdefault((row["data"], row["size"], row["tried"]), []).append(row["rate"])
+    for place, rate in best_rates(rows).items():
+        ends = [word for word, end in (("lowest", min), ("highest", max)) if rate == end(tried[place])]
+        if ends:
+            what = "only one" if len(ends) == 2 else ends[0]
+            found[place] = f"{place[2]} on {named(*place[:2])}: {rate:g} is the {what} tried"
+    return found
+
+
 def chosen(cells, rows):
     """{(dataset, size): {method: its cell at the best rate}} where all three have been tried, and can be compared."""
     rates, found = best_rates(rows), {}
@@ -58,9 +72,12 @@ def shown(cells, cell):
 
 def best(abouts, cells):
     """Every method at the rate that validation images chose, on test images."""
-    found = chosen(cells, rows_of(TRIALS))
+    trials = rows_of(TRIALS)
+    found = chosen(cells, trials)
     if not found:
         return "Not trained yet.\n"
+    edges = [said for place, said in at_edge(trials).items() if place[:2] in found]
+    note = f"A better rate may lie beyond what was tried: {'; '.join(edges)}.\n\n" if edges else ""
     rows = [
         [named(*place), *(f"{own[method].rate:g}: {shown(cells, own[method])}" for method in SHOWN)]
         for place, own in found.items()
@@ -71,7 +88,7 @@ def best(abouts, cells):
         said = (counts(cells, score, pairs) for score in SCORES)
         lines.append([rival, *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)])
     head = [f"`ising` better than, of {len(found)} (clearly, clearly worse)", "accuracy", "NLL", "ECE"]
-    return f"{table(['data, images', *SHOWN], rows)}\n{table(head, lines)}"
+    return f"{table(['data, images', *SHOWN], rows)}\n{note}{table(head, lines)}"
 
 
 def nearest(cells, cell, rival, q):

@@ -11,6 +11,8 @@ there anyway and within `NEARLY` of it; and `ising` at the rates that should mak
 paper's grid has at 0.1 and 0.5 is left out. A plan that is there keeps its cells, so that with more trials it grows,
 and a study of it goes on; to begin anew, remove it.
 
+Where a best rate is the lowest or highest tried, so that a better one may lie beyond, it says so.
+
 The seed is that of the paper's grid, so that samples, initial weights and order of batches are the same.
 """
 
@@ -18,7 +20,7 @@ import argparse
 from pathlib import Path
 
 from paper_goals import NEARLY, RIVALS, at_paper_rates, same_rate
-from paper_others import TRIALS, best_rates, rows_of
+from paper_others import TRIALS, at_edge, best_rates, rows_of
 from paper_results import read_all
 from paper_tables import mean
 
@@ -112,7 +114,10 @@ def main():
         if args.trials and not args.trials.is_file():
             raise ValueError(f"{args.trials} is not there; give the file that tune.py wrote")
         before = read_plan(args.to).cells() if args.to.is_file() else ()
-        write_text(args.to, plan_of(args.folders, rows_of(args.trials or TRIALS), before))
+        rows = rows_of(args.trials or TRIALS)
+        write_text(args.to, plan_of(args.folders, rows, before))
+        for said in at_edge(rows).values():
+            print(f"{said}: try rates beyond it")
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

@@ -41,6 +41,15 @@ def test_the_best_rate_is_that_of_the_lowest_nll(paper_others):
     }  # fmt: skip
 
 
+def test_a_best_rate_at_the_edge_of_what_was_tried_is_said(paper_others):
+    rows = [*TRIALS, trial("dropout", 0.05, 1.1), trial("ising", 0.5, 0.95), trial("dropconnect", 0.9, 0.7)]
+    assert paper_others.at_edge(rows) == {
+        ("mnist", 300, "dropconnect"): "dropconnect on MNIST, 300: 0.9 is the highest tried",
+        ("mnist", 6000, "dropout"): "dropout on MNIST, 6,000: 0.3 is the only one tried",
+    }
+    assert "0.05 is the lowest" in paper_others.at_edge(TRIALS)["mnist", 300, "dropconnect"]
+
+
 @pytest.fixture
 def trials(paper_others, monkeypatch, tmp_path):
     file = tmp_path / "trials.json"
@@ -64,10 +73,17 @@ def test_every_method_at_its_best_rate(paper_others, trials):
     assert lines[2:4] == [
         "| MNIST, 300 | 0.1: 0.493 / 1.400 / 0.040 | 0.05: 0.697 / 1.100 / 0.041 | 0.3: 0.600 / 1.100 / 0.060 |", ""
     ]  # fmt: skip
+    assert lines[4:6] == [  # of the places that the table has
+        "A better rate may lie beyond what was tried: dropout on MNIST, 300: 0.1 is the lowest tried; dropconnect on "
+        "MNIST, 300: 0.05 is the lowest tried; ising on MNIST, 300: 0.3 is the highest tried.", ""
+    ]  # fmt: skip
     assert lines[-2:] == [
         "| dropout | 1 (1, 0) | 1 (1, 0) | 0 (0, 0) |",  # ECE apart by the same in all: nothing to be sure by
         "| dropconnect | 0 (0, 1) | 0 (0, 0) | 0 (0, 1) |",
     ]
+    inside = [trial(method, rate, 2.0) for method in ("dropout", "dropconnect", "ising") for rate in (0.01, 0.9)]
+    trials.write_text(json.dumps({"rows": TRIALS + inside}), encoding="utf-8")
+    assert paper_others.best([], cells).splitlines() == lines[:4] + lines[6:]
     del cells[Cell("mnist", 300, "dropconnect", 0.05)]
     assert paper_others.best([], cells) == "Not trained yet.\n"
 
@@ -149,7 +165,7 @@ def test_the_mean_of_q_needs_no_training_where_a_rate_is_near(paper_rates, monke
     assert "dropout" not in paper_rates.plan_of(["kept"], []).split("only =")[1].split("[[datasets]]")[0]
 
 
-def test_a_plan_grows_with_its_trials_and_a_study_of_it_goes_on(paper_rates, monkeypatch, tmp_path):
+def test_a_plan_grows_with_its_trials_and_a_study_of_it_goes_on(paper_rates, monkeypatch, tmp_path, capsys):
     """A best rate near a mean of q makes that one's training needless, but not once it is planned."""
     monkeypatch.setattr(paper_rates, "read_all", lambda folders: ([], mixed(0.22)))
     monkeypatch.setattr(paper_rates, "PAPER", ROOT / "benchmarks" / "paper.toml")
@@ -160,6 +176,8 @@ def test_a_plan_grows_with_its_trials_and_a_study_of_it_goes_on(paper_rates, mon
         monkeypatch.setattr("sys.argv", ["paper_rates.py", "kept", str(target), "--trials", str(trials)])
         paper_rates.main()
         plans.append(read_plan(target))
+    said = [f"dropout on MNIST, 6,000: {rate} is the only one tried: try rates beyond it" for rate in (0.21, 0.3)]
+    assert capsys.readouterr().out.splitlines() == said
     rates = [
         {cell.rate for cell in plan.cells() if (cell.dataset, cell.size, cell.method) == ("mnist", 6000, "dropout")}
         for plan in plans
