@@ -197,6 +197,7 @@ REFUSED = {
     "settings that are no table": ("epochs = 3", "[settings]\nising = 1", ["settings of ising", "got 1"]),
     "the rate as a setting": ("epochs = 3", "[settings.ising]\ndelta = 0.2", ["delta", "given twice"]),
     "label": ("sizes", 'label = "a/b"\nsizes', ["label", "'a/b'", "names of files"]),
+    "brackets within brackets": ("[0.1, 0.5]", "[" * 2000 + "]" * 2000, ["brackets", "correct it"]),
     "TOML": ("replicas = 2", "replicas 2", ["no TOML", "line 4"]),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -163,20 +164,52 @@ def test_a_failed_training_is_not_tried_again_because_others_succeed(tmp_path, m
     assert [line.split(":")[0] for line in outcome.failed] == ["digits_20_plain replica 0", "digits_40_plain replica 0"]
 
 
-def test_data_that_changed_are_refused(whole, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_that_changed_are_refused(whole, tmp_path, jobs):
+    """In the same words, whichever process finds it."""
     import shutil
 
     shutil.copytree(whole, tmp_path / "study")
     (next((tmp_path / "study" / "records").glob("*ising*"))).unlink()
     (tmp_path / "study" / "data" / "digits.json").write_text(json.dumps({"fingerprint": "other"}))
     with pytest.raises(ValueError, match="the data 'digits' have changed since"):
-        run_study(small(), tmp_path / "study", jobs=1, progress=False)
+        run_study(small(), tmp_path / "study", jobs=jobs, device="cpu", progress=False)
 
 
-def test_an_error_of_a_worker_process_is_told_in_its_words(tmp_path):
-    plan = small(datasets=(StudyData(source="digits", sizes=(5000,)),))
-    with pytest.raises(ValueError, match="digits has 1,437 training images, too few for its size 5,000"):
-        run_study(plan, tmp_path, jobs=2, device="cpu", progress=False)
+@pytest.fixture
+def twelve(tmp_path):
+    """Images of 12 pixels a side, of three classes."""
+    y, draw = torch.arange(60).numpy() % 3, torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (60, 12, 12), dtype=torch.uint8, generator=draw).numpy()
+    np.savez(tmp_path / "twelve.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    return str(tmp_path / "twelve.npz")
+
+
+@pytest.mark.parametrize(
+    ("second", "changes", "says"),
+    [
+        ({}, {"recipe": {**RECIPE, "patch": 8}}, "twelve with plain: image_size 12 is not a multiple of patch 8"),
+        ({"sizes": (20, 41)}, {}, "twelve has 40 training images, too few for its size 41"),
+        ({"test_images": 21}, {}, "twelve has 20 test images, too few for test_images = 21; lower it"),
+        (
+            {"sizes": (30, 9)}, {"settings": {"ising": {"learn_delta": 0.2}}},
+            "twelve with ising: learn_delta=0.2 of 9 training images holds out fewer than two",
+        ),
+        ({"resize": 7}, {}, "twelve with plain: images are 7 x 7, which only patches of 7 divide"),
+    ],
+    ids=["patch", "size", "test images", "images held out", "resize"],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_said_before_anything_is(tmp_path, twelve, second, changes, says):
+    """In the second of two datasets, of which the first could be; and the plan, corrected, takes the same folder."""
+    good = StudyData(source=twelve, sizes=(20,))
+    plan = small(datasets=(small().datasets[0], dataclasses.replace(good, **second)), **changes)
+    for jobs in (1, 2):
+        with pytest.raises(ValueError) as caught:
+            run_study(plan, tmp_path / "study", jobs=jobs, device="cpu", progress=False)
+        assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    assert not (tmp_path / "study").exists()
+    only = Shard(datasets=("digits",))  # the part of it that can be trained, is
+    assert run_study(plan, tmp_path / "study", shard=only, jobs=1, device="cpu", progress=False).done == 20
 
 
 SCRIPT = """

@@ -248,6 +248,8 @@ def read_plan(source: str | os.PathLike[str]) -> Plan:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no TOML: {error}; correct it") from None
+    except RecursionError:
+        raise ValueError(f"{path} has brackets within brackets beyond what can be read; correct it") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text in UTF-8; save it as such") from None
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError

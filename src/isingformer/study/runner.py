@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..train import find_device
+from .beforehand import check_beforehand
 from .plan import Plan
 from .record import Cell
 from .scoring import circumstances
@@ -62,16 +63,17 @@ def run_study(
         command: kept in every record.
     """
     place = find_device(device)
-    store = Store.open(folder, plan)
-    left = store.jobs(plan, shard)
+    left = Store(folder).jobs(plan, shard)
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be a number of processes from 1 on, got {jobs}")
+    check_beforehand(plan, [job.cell for job in left], data_dir=data_dir, download=download)
+    store = Store.open(folder, plan)  # now only: a plan to be corrected leaves no folder that holds another study
     done, total = store.progress(plan, shard)
     outcome = Outcome(done, total)
     if not left:
         return outcome
     if jobs is None:
         jobs = min(len(left), os.cpu_count() or 1) if place.type == "cpu" else 1
-    if jobs < 1:
-        raise ValueError(f"jobs must be a number of processes from 1 on, got {jobs}")
     settings: dict[str, Any] = {
         "plan": plan, "folder": str(store.path), "shard": shard, "device": str(place), "data_dir": data_dir,
         "download": download, "made": circumstances(command), "sharers": jobs,

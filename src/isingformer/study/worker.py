@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
-from ..data import Dataset, Images, load_data, subset
+from ..data import Dataset, Images
 from ..nn import ViT
 from ..predict import activation_bytes
 from ..train import Recipe
+from .beforehand import data_for
 from .plan import Plan
 from .record import Cell, Record
 from .scoring import records_of
@@ -143,15 +144,8 @@ class Bench:
         """A dataset and the test images of the study; the last one read is kept."""
         if self._read is None or self._read[0] != label:
             self._read = None
-            about = self.plan.dataset(label)
-            dataset = load_data(about.source, data_dir=self.data_dir, download=self.download, resize=about.resize)
-            most, there = max(about.sizes), len(dataset.train)
-            if most > there:  # before the first cell: its turn might come after hours
-                raise ValueError(f"{label} has {there:,} training images, too few for its size {most:,}; take that out")
+            dataset, images = data_for(self.plan, label, data_dir=self.data_dir, download=self.download)
             self.keeper.check_data(label, dataset.fingerprint())
-            images = dataset.test
-            if about.test_images is not None:
-                images = subset(images, about.test_images, seed=self.plan.test_seed(label))
             self._read = (label, dataset, images)
         return self._read[1], self._read[2]
 
