@@ -15,6 +15,8 @@ from isingformer.study.summary import cell_order
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 TRIALS, PEERS = RESULTS / "trials-rates.json", RESULTS / "peers.json"
 SCORES = ("accuracy", "nll", "ece")
+CONTROL = "ising without evidence"
+"""What the cells of benchmarks/control.toml are called."""
 
 
 def rows_of(file):
@@ -65,9 +67,9 @@ def chosen(cells, rows):
     return found
 
 
-def shown(cells, cell):
-    """Accuracy / NLL / ECE."""
-    return " / ".join(f"{mean(cells, cell, score):.3f}" for score in SCORES)
+def shown(cells, cell, by=""):
+    """Accuracy / NLL / ECE; by ``local_``, of fresh noise."""
+    return " / ".join(f"{mean(cells, cell, by + score):.3f}" for score in SCORES)
 
 
 def best(abouts, cells):
@@ -167,3 +169,55 @@ def peers(abouts, cells):
         ]
         rows.append([named(*place), own, *theirs])
     return table(["data, images", "`ising`", *names], rows)
+
+
+def fresh(abouts, cells):
+    """Dropout and dropconnect scored by fresh noise, beside themselves and `ising` scored by networks."""
+    pairs = [
+        (cell, rivals)
+        for cell, rivals in same_rate(at_paper_rates(cells))
+        if all(any(v is not None for v in cells[rival].get("local_nll", ())) for rival in rivals)
+    ]
+    if not pairs:
+        return "Not trained yet.\n"
+    entries = [[f"{shown(cells, rival)} → {shown(cells, rival, 'local_')}" for rival in rivals] for _, rivals in pairs]
+    rows = [
+        [named(cell.dataset, cell.size), f"{cell.rate:g}", *own, shown(cells, cell)]
+        for (cell, _), own in zip(pairs, entries, strict=True)
+    ]
+    local = {cell: with_local(cells[cell]) for cell in dict.fromkeys(rival for _, own in pairs for rival in own)}
+    said = (counts({**cells, **local}, score, pairs) for score in SCORES)
+    line = [str(len(pairs)), *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
+    head = ["cells", *(f"{name} of `ising` better than both by fresh noise" for name in ("accuracy", "NLL", "ECE"))]
+    return f"{table(['data, images', 'rate', *SHOWN], rows)}\n{table(head, [line])}"
+
+
+def with_local(values):
+    """A cell's numbers with the scores by fresh noise in place of those by networks."""
+    return {**values, **{score: values[f"local_{score}"] for score in SCORES}}
+
+
+def control(abouts, cells):
+    """`ising` beside its noise without any evidence, at its rate and at the one that is nearest to its mean of q."""
+    rows, pairs = [], []
+    for cell, _ in same_rate(at_paper_rates(cells)):
+        q = mean(cells, cell, "mean_q")
+        there = [other for other in cells if (other.dataset, other.size, other.method) == (
+            cell.dataset, cell.size, CONTROL)]  # fmt: skip
+        if not there:
+            continue
+        nearest_to_q = min(there, key=lambda other: abs(mean(cells, other, "mean_q") - q))
+        at_rate = next((other for other in there if other.rate == cell.rate), None)
+        pairs.append((cell, [nearest_to_q]))
+        entries = [
+            "–" if other is None else f"{mean(cells, other, 'mean_q'):.2f}: {shown(cells, other)}"
+            for other in (at_rate, nearest_to_q)
+        ]
+        rows.append([named(cell.dataset, cell.size), f"{cell.rate:g}", f"{q:.2f}: {shown(cells, cell)}", *entries])
+    if not rows:
+        return "Not trained yet.\n"
+    said = (counts(cells, score, pairs) for score in SCORES)
+    line = [str(len(pairs)), *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
+    head = ["cells", *(f"{name} better than at the nearest mean q" for name in ("accuracy", "NLL", "ECE"))]
+    columns = ["data, images", "delta", "`ising`, mean q: scores", "no evidence, the same rate", "nearest mean q"]
+    return f"{table(columns, rows)}\n{table(head, [line])}"

@@ -27,6 +27,7 @@ their records: there are the tables alone.
 import argparse
 import collections
 import csv
+import dataclasses
 import gzip
 import itertools
 import json
@@ -37,11 +38,12 @@ from pathlib import Path
 from paper_claims import claims
 from paper_figures import draw, draw_overview
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
-from paper_others import best, matched, peers
+from paper_others import CONTROL, best, control, fresh, matched, peers
 from paper_tables import WHICH, accuracies, calibrations, depth, spoken, where
 from paper_versus import printed, reached, versus
 
 from isingformer._files import write_bytes, write_json, write_text
+from isingformer.methods import METHODS
 from isingformer.study import Store
 from isingformer.study.plan import Plan
 from isingformer.study.record import Cell, Record
@@ -53,7 +55,10 @@ PARTS = {
     "made": where, "goals": goals, "summary": summary, "depth": depth, "verdicts": spoken,
     "accuracy": accuracies, "calibration": calibrations, "claims": claims, "versus": versus, "printed": printed,
 }  # fmt: skip
-OTHERS = {"reached": reached, "zeros": zeros, "matched": matched, "best": best, "peers": peers}
+OTHERS = {
+    "reached": reached, "zeros": zeros, "matched": matched, "best": best, "peers": peers, "fresh": fresh,
+    "control": control,
+}  # fmt: skip
 """Parts by the name of their marks on a page: of the cells at the paper's rates, and of those at any."""
 
 
@@ -112,7 +117,7 @@ def read_all(folders):
 def read(folder):
     """(about.json, {cell: {score: [a number a replica]}}) of a folder that `keep` wrote.
 
-    `WHICH` are among the scores.
+    `WHICH` are among the scores. An `ising` without evidence is called `CONTROL`.
     """
     folder, about = Path(folder), about_of(folder)
     cells = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -129,6 +134,8 @@ def read(folder):
             cells[record.cell][f"skew_{name}"].append(found)
         for place, own in by_place(record.layers).items():
             cells[record.cell][f"q of {place}"].append(statistics.fmean(own))
+    if about["plan"]["settings"].get("ising", {}).get("evidence") == "none":
+        cells = {dataclasses.replace(cell, method=CONTROL): own for cell, own in cells.items()}
     return about, dict(sorted(cells.items(), key=lambda item: cell_order(item[0])))
 
 
@@ -158,7 +165,7 @@ def skewness(edges, counts):
 def filled(text, *folders):
     """The page with its generated parts made from one folder or several."""
     abouts, every = read_all(folders)
-    cells = at_paper_rates(every)
+    cells = {cell: values for cell, values in at_paper_rates(every).items() if cell.method in METHODS}
     own = [about for about in abouts if Plan.from_json(about["plan"]).name == "paper"]
     parts = {name: (call, own, cells) for name, call in PARTS.items()}
     parts |= {name: (call, abouts, every) for name, call in OTHERS.items()}

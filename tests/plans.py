@@ -21,7 +21,7 @@ def plans(draw):
     whole = Plan(
         name="any", methods=tuple(methods), rates=() if methods == ["plain"] else tuple(rates),
         replicas=draw(st.integers(1, 7)), seed=draw(st.integers(0, 9)), samples=draw(st.integers(1, 60)),
-        recipe={"epochs": draw(st.integers(1, 50))},
+        recipe={"epochs": draw(st.integers(1, 50))}, score_local=draw(st.booleans()),
         datasets=tuple(
             StudyData(source="digits", label=name, sizes=tuple(draw(sizes)), test_images=draw(tests)) for name in labels
         ),

@@ -1,13 +1,16 @@
 """What the page of results says beyond the paper's two rates, and the plan of what that needs."""
 
+import dataclasses
 import json
 
 import pytest
 
+import isingformer as isf
 from benchmark_scripts import ROOT, script, values
-from isingformer.study import read_plan
+from isingformer.study import Store, read_plan
 from isingformer.study.record import Cell
 from isingformer.study.store import differences
+from records import study
 
 LOW, HIGH = [1.0, 1.1, 1.2], [1.3, 1.35, 1.55]  # apart by 0.3, 0.25, 0.35: 0.3 -+ 0.12
 
@@ -216,3 +219,67 @@ def test_the_plan_that_is_there_is_what_the_script_makes(paper_rates, paper_othe
     assert plan.name == "rates" and not {cell.rate for cell in plan.cells()} & {0.1, 0.5}
     made = paper_rates.plan_of(folders, paper_others.rows_of(paper_others.TRIALS), plan.cells())
     assert made == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["local", "control"])
+def test_other_plans_train_on_the_samples_of_the_papers_grid(name):
+    plan, paper = (read_plan(ROOT / "benchmarks" / f"{file}.toml") for file in (name, "paper"))
+    assert plan.name == name and (plan.recipe, plan.samples) == (paper.recipe, paper.samples)
+    assert (plan.replicas, plan.test_seed("mnist")) == (paper.replicas, paper.test_seed("mnist"))
+    assert plan.seed_of("cifar10", 5000, 3) == paper.seed_of("cifar10", 5000, 3)
+    assert {(c.dataset, c.size) for c in plan.cells()} <= {(c.dataset, c.size) for c in paper.cells()}
+
+
+def test_the_control_has_the_noise_of_the_defaults_and_one_q_for_all():
+    plan = read_plan(ROOT / "benchmarks" / "control.toml")
+    for cell in plan.cells():
+        ours, theirs = plan.method_for(cell).settled(cell.size), isf.Ising(delta=cell.rate).settled(cell.size)
+        assert ours.node_rate == pytest.approx(theirs.node_rate, rel=0.01) and ours.contrast == 0
+        assert (ours.kl_weight, ours.node_width, ours.ramp) == (theirs.kl_weight, theirs.node_width, theirs.ramp)
+
+
+def test_fresh_noise_stands_beside_networks(paper_others):
+    def rival(nll):
+        return values(0.5, HIGH, 0.2, local_accuracy=[0.7] * 3, local_nll=nll, local_ece=[0.1] * 3)
+
+    cells = {
+        Cell("mnist", 300, "dropout", 0.1): rival(LOW), Cell("mnist", 300, "dropconnect", 0.1): rival([2.0] * 3),
+        Cell("mnist", 300, "ising", 0.1): values(0.6, [1.2, 1.25, 1.4], 0.05),
+    }  # fmt: skip
+    lines = paper_others.fresh([], cells).splitlines()
+    assert lines[0] == "| data, images | rate | dropout | dropconnect | ising |"
+    assert lines[2] == (
+        "| MNIST, 300 | 0.1 | 0.500 / 1.400 / 0.200 → 0.700 / 1.100 / 0.100 | "
+        "0.500 / 1.400 / 0.200 → 0.700 / 2.000 / 0.100 | 0.600 / 1.283 / 0.050 |"
+    )
+    assert lines[4].startswith("| cells | accuracy of `ising` better than both by fresh noise | NLL of")
+    assert lines[6:] == ["| 1 | 0 (0, 0) | 0 (0, 1) | 1 (0, 0) |"]
+    for one in cells.values():
+        one.pop("local_nll", None)
+    assert paper_others.fresh([], cells) == "Not trained yet.\n"
+
+
+def test_the_control_stands_beside_ising_at_its_rate_and_at_its_mean_of_q(paper_others):
+    cells = mixed(0.21) | {
+        Cell("mnist", 6000, paper_others.CONTROL, 0.1): values(0.5, LOW, 0.1, mean_q=0.128),
+        Cell("mnist", 6000, paper_others.CONTROL, 0.22): values(0.4, HIGH, 0.1, mean_q=0.22),
+    }
+    lines = paper_others.control([], cells).splitlines()
+    assert lines[2] == (
+        "| MNIST, 6,000 | 0.1 | 0.21: 0.500 / 1.220 / 0.100 | 0.13: 0.500 / 1.100 / 0.100 | "
+        "0.22: 0.400 / 1.400 / 0.100 |"
+    )
+    assert lines[4].startswith("| cells | accuracy better than at the nearest mean q |")
+    assert lines[6:] == ["| 1 | 1 (0, 0) | 1 (1, 0) | 0 (0, 0) |"]
+    assert paper_others.control([], mixed(0.21)) == "Not trained yet.\n"
+
+
+def test_a_study_without_evidence_is_no_other_ising(tmp_path):
+    paper_results = script("paper_results")
+    plan = dataclasses.replace(read_plan(ROOT / "benchmarks" / "control.toml"), replicas=4)
+    store = Store.open(tmp_path / "study", plan)
+    for record in study(datasets=("mnist",), sizes=(6000,), methods=("ising",)):
+        store.add(record)
+    paper_results.keep(tmp_path / "study", tmp_path / "kept")
+    _, cells = paper_results.read(tmp_path / "kept")
+    assert {cell.method for cell in cells} == {"ising without evidence"}

@@ -49,6 +49,19 @@ def whole(tmp_path_factory):
     return folder
 
 
+def test_passes_with_fresh_noise_are_scored_beside_the_networks(whole, tmp_path):
+    """Where the plan asks for them, and nothing else of a record moves."""
+    names = ("accuracy", "nll", "ece")
+    run_study(small(score_local=True, replicas=1), tmp_path, jobs=1, device="cpu", progress=False)
+    before = {(r.cell, r.replica): r for r in Store(whole).records()}
+    for record in Store(tmp_path).records():
+        twin = before[record.cell, record.replica]
+        fresh = {name: record.scores.pop(f"local_{name}") for name in names}
+        assert record.scores == twin.scores
+        drawn = {name: record.scores[name] for name in names}
+        assert (fresh == drawn) is (record.cell.method == "plain")  # whose passes have no noise
+
+
 def test_there_is_a_record_for_every_replica_of_every_cell(whole):
     plan, records = small(), Store(whole).records()
     assert {(r.cell, r.replica) for r in records} == {(cell, k) for cell in plan.cells() for k in range(2)}

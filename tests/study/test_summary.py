@@ -10,7 +10,7 @@ import torch
 
 from isingformer import metrics
 from isingformer.study.record import Cell, Entropies, Layer
-from isingformer.study.summary import BETTER, DERIVED, LABELS, OF_TRAINING, Summary, by_cell, summarise, value_of
+from isingformer.study.summary import BETTER, DERIVED, LABELS, LOCAL, OF_TRAINING, Summary, by_cell, summarise, value_of
 from records import made_up, scored, study
 
 CELL = Cell("mnist", 300, "ising", 0.1)
@@ -25,7 +25,7 @@ def test_means_and_sds_are_numpys():
     records = [dataclasses.replace(made_up(CELL, k), mean_q=0.1 * k, seconds=k + 0.5) for k in range(5)]
     summary = one(records)
     assert (summary.cell, summary.replicas) == (CELL, 5)
-    for metric in set(LABELS) - set(DERIVED):
+    for metric in set(LABELS) - set(DERIVED) - set(LOCAL):
         values = [getattr(r, metric) if metric in OF_TRAINING else r.scores[metric] for r in records]
         assert summary.means[metric] == pytest.approx(np.mean(values), rel=1e-12)
         assert summary.sds[metric] == pytest.approx(np.std(values, ddof=1), rel=1e-9, abs=1e-15)
@@ -34,7 +34,8 @@ def test_means_and_sds_are_numpys():
 
 def test_every_number_among_the_scores_has_a_label():
     scores = made_up(CELL, 0).scores
-    assert set(scores) - {"examples", "reliability", "risk_coverage"} == set(LABELS) - set(OF_TRAINING) - set(DERIVED)
+    others = {*OF_TRAINING, *DERIVED, *LOCAL}
+    assert set(scores) - {"examples", "reliability", "risk_coverage"} == set(LABELS) - others
     assert set(BETTER) <= set(LABELS)
 
 

@@ -5,7 +5,7 @@ import random
 
 from isingformer.study.compare import compare
 from isingformer.study.record import Cell
-from isingformer.study.summary import LABELS, summarise, value_of
+from isingformer.study.summary import LOCAL, measured, summarise, value_of
 from isingformer.study.tables import cells_csv, differences_csv, replicas_csv
 from records import NASTY, study
 
@@ -14,13 +14,13 @@ def test_cells_round_trip_through_csv():
     records = study(datasets=("mnist", NASTY, "cifar100"), sizes=(300, 15000), replicas=2)
     records = [r for r in records if r.replica == 0 or r.cell.method != "dropout"]  # cells of one replica among them
     summaries = summarise(records)
-    rows = list(csv.DictReader(cells_csv(summaries).splitlines()))
+    rows = list(csv.DictReader(cells_csv(summaries, measured(records)).splitlines()))
     assert len(rows) == len(summaries)
     for row, (cell, summary) in zip(rows, summaries.items(), strict=True):
         rate = float(row["rate"]) if row["rate"] else None
         assert Cell(row["dataset"], int(row["size"]), row["method"], rate) == cell
         assert int(row["replicas"]) == summary.replicas
-        for metric in LABELS:
+        for metric in measured(records):
             assert (float(row[metric]) if row[metric] else None) == summary.means[metric]  # every digit
             assert (float(row[f"{metric}_sd"]) if row[f"{metric}_sd"] else None) == summary.sds[metric]
             assert int(row[f"{metric}_n"]) == summary.counts[metric]
@@ -42,7 +42,7 @@ def test_replicas_round_trip_through_csv():
         rate = "" if cell.rate is None else str(cell.rate)
         row = found[cell.dataset, str(cell.size), cell.method, rate, str(record.replica)]
         assert int(row["seed"]) == record.seed
-        for metric in LABELS:
+        for metric in measured(records):
             assert (float(row[metric]) if row[metric] else None) == value_of(record, metric)
 
 
@@ -60,3 +60,11 @@ def test_differences_round_trip_through_csv():
         )
         assert (float(row["mean"]), float(row["low"]), float(row["high"])) == (d.mean, d.low, d.high)
         assert (row["better"], row["clear"], int(row["pairs"])) == (str(d.better), str(d.clear), 3)
+
+
+def test_scores_by_fresh_noise_have_columns_where_any_record_has_them():
+    records = study(datasets=("mnist",), sizes=(300,), replicas=2)
+    assert not {*LOCAL} & {*csv.DictReader(replicas_csv(records).splitlines()).fieldnames}
+    records[0].scores.update(dict.fromkeys(LOCAL, 0.25))
+    table = csv.DictReader(replicas_csv(records).splitlines())
+    assert {*LOCAL} <= {*table.fieldnames} and [row["local_ece"] for row in table].count("0.25") == 1

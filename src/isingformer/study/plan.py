@@ -6,6 +6,7 @@ rates = [0.1, 0.5]                  # p or delta; `plain` has none
 replicas = 10                       # training samples of a cell, the same for every method and rate
 seed = 0                            # everything random follows from it
 samples = 50                        # T
+score_local = true                  # score passes with fresh noise for every token too; default: drawn networks alone
 
 [[datasets]]
 source = "leaves.npz"               # what `load_data` takes; paths start from the TOML file's folder
@@ -110,6 +111,8 @@ class Plan:
     replicas: int
     seed: int = 0
     samples: int = 50
+    score_local: bool = False
+    """Whether T passes drawn by `local` are scored too, beside the T networks."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `Recipe`, without those in `NOT_IN_RECIPE`."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -124,6 +127,7 @@ class Plan:
         check("replicas", self.replicas, fine, f"a whole number from 1 to {MOST_REPLICAS:,}")
         check("seed", self.seed, whole(self.seed, 0), "a whole number from 0 on")
         check("samples", self.samples, whole(self.samples), "a whole number from 1 on")
+        check("score_local", self.score_local, isinstance(self.score_local, bool), "true or false")
         for name in ("datasets", "methods"):
             object.__setattr__(self, name, several(name, getattr(self, name)))
         distinct("labels of the datasets", [data.label.lower() for data in self.datasets])  # files may ignore case
@@ -224,6 +228,8 @@ class Plan:
         """As plain values, in the form that the TOML file has."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         parts = [{name: named for name, named in part.items() if named} for part in plain.pop("only")]
+        if not plain["score_local"]:  # as plans were before there was a choice
+            del plain["score_local"]
         return {**plain, "only": parts} if parts else plain
 
     @classmethod

@@ -58,7 +58,7 @@ class Record:
     """Of the sample, the weights, the order and the noise: the same for every method of a (dataset, size)."""
     scores: dict[str, Any]
     """`metrics.Scores.as_dict()`, the reliability table and risk-coverage points included, and `probable_accuracy`, of
-    the most probable network: 0 where q > 1/2, m (1 - q) elsewhere."""
+    the most probable network: 0 where q > 1/2, m (1 - q) elsewhere. `summary.LOCAL` where the plan asks for them."""
     entropies: Entropies
     layers: dict[str, Layer]
     mean_q: float

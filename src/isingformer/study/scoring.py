@@ -20,6 +20,7 @@ from ..train.folder import versions
 from .plan import Plan
 from .record import Cell, Entropies, Layer, Record
 from .stack import Stack
+from .summary import LOCAL
 
 ENTROPY_BINS = 20
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -40,6 +41,7 @@ def records_of(
     found = stack.predict(images, plan.samples)
     probs, entropy, epistemic = (part.cpu() for part in (found.probs, found.entropy, found.epistemic))
     probable = (stack.probable(images).argmax(-1).cpu() == images.y).double().mean(-1)  # [R]
+    local = stack.predict(images, plan.samples, "local").probs.cpu() if plan.score_local else None
     drops = {name: q.cpu() for name, q in stack.method.drop_probability().items()}
     diverged = set(stack.diverged)
     # Thousands of operations on small tensors: beside other processes, threads would mostly wait for each other.
@@ -48,6 +50,7 @@ def records_of(
             _record(
                 stack, plan, one, place, images, probs=probs[place], entropy=entropy[place], epistemic=epistemic[place],
                 probable=float(probable[place]), drops={name: q[place] for name, q in drops.items()}, made=made,
+                local=None if local is None else local[place],
             )
             for place, one in enumerate(trainings)
             if place not in diverged
@@ -56,7 +59,7 @@ def records_of(
 
 def _record(
     stack: Stack, plan: Plan, training: tuple[Cell, int], place: int, images: Images, *, probs: Tensor, entropy: Tensor,
-    epistemic: Tensor, probable: float, drops: Mapping[str, Tensor], made: dict[str, Any],
+    epistemic: Tensor, probable: float, drops: Mapping[str, Tensor], made: dict[str, Any], local: Tensor | None,
 ) -> Record:  # fmt: skip
     """Of one replica, by its place in the stack."""
     cell, replica = training
@@ -66,7 +69,7 @@ def _record(
         cell=cell,
         replica=replica,
         seed=stack.seeds[place],
-        scores={**own.as_dict(), "probable_accuracy": probable},
+        scores={**own.as_dict(), "probable_accuracy": probable, **local_scores(local, images.y)},
         entropies=entropies_of(entropy, probs.argmax(-1) == images.y, probs.shape[-1]),
         layers={name: layer_of(q) for name, q in drops.items()},
         mean_q=float(whole.mean()),
@@ -82,6 +85,14 @@ def _record(
         network=stack.network,
         made=made,
     )
+
+
+def local_scores(probs: Tensor | None, y: Tensor) -> dict[str, float]:
+    """Those of `LOCAL`, of probabilities ``[N, C]`` by fresh noise; none where there are none."""
+    if probs is None:
+        return {}
+    found = scores(probs, y)
+    return {name: getattr(found, name.removeprefix("local_")) for name in LOCAL}
 
 
 def entropies_of(entropy: Tensor, right: Tensor, classes: int) -> Entropies:

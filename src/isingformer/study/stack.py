@@ -22,6 +22,7 @@ from ..data import Dataset, Images, split_rows, standardise
 from ..methods import Method, attach
 from ..nn import clip_grad_norm_, stack
 from ..nn.masked import in_eval_mode
+from ..nn.posterior import Sampling
 from ..predict import Prediction, predict
 from ..train.batches import augmented, derived_seed
 from ..train.device import precision
@@ -233,17 +234,23 @@ class Stack:
         """The same images for every replica, as it reads them, ``[R, N, C, H, W]``."""
         return self._inputs(images.x.to(self.device).expand(len(self), *images.x.shape), None)
 
-    def predict(self, images: Images, samples: int) -> Prediction:
-        """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device."""
+    def predict(self, images: Images, samples: int, sampling: Sampling = "mask") -> Prediction:
+        """T passes of every replica over the same images, ``samples [T, R, N, C]`` on the device.
+
+        Args:
+            images: what to predict.
+            samples: T.
+            sampling: as for `predict`. With ``local`` in eager mode: to compile takes longer than a few passes do.
+        """
         x = self._images(images)
         number, size = x.shape[1], None
         if self.captured:  # chunks of one size, for which one program is compiled
             chunks = math.ceil(number * len(self) / IMAGES_AT_ONCE)
             size = math.ceil(number / chunks)
             x = torch.cat([x, x[:, : chunks * size - number]], 1)
-        with self.autocast(), self._programs(compiled=True):
+        with self.autocast(), self._programs(compiled=sampling == "mask"):
             found = predict(
-                self.model, x, samples=samples, batch_size=size,
+                self.model, x, samples=samples, batch_size=size, sampling=sampling,
                 seeds=[derived_seed(seed, "predict") for seed in self.seeds],
             )  # fmt: skip
         return Prediction(found.samples[:, :, :number].to(self.dtype))

@@ -30,12 +30,18 @@ LABELS = {
     "aurc": "AURC",
     "aurc_epistemic": "AURC, epistemic",
     "probable_accuracy": "Accuracy, most probable network",
+    "local_accuracy": "Accuracy, fresh noise",
+    "local_nll": "NLL, fresh noise",
+    "local_ece": "ECE, fresh noise",
     "mean_q": "Mean q",
     "dropped": "Share dropped",
     "train_nll": "Training NLL",
     "seconds": "Seconds",
 }
 """What is summarised, and what people call it."""
+
+LOCAL = ("local_accuracy", "local_nll", "local_ece")
+"""Those of passes drawn by `local`, where a plan asks for them."""
 
 OF_TRAINING = ("mean_q", "dropped", "train_nll", "seconds")
 """Those that stand in the record itself."""
@@ -45,9 +51,21 @@ DERIVED = ("overconfidence",)
 
 BETTER = {
     **dict.fromkeys(
-        ("accuracy", "recall", "precision", "f1", "error_auroc", "error_auroc_epistemic", "probable_accuracy"), "higher"
+        (
+            "accuracy",
+            "recall",
+            "precision",
+            "f1",
+            "error_auroc",
+            "error_auroc_epistemic",
+            "probable_accuracy",
+            "local_accuracy",
+        ),
+        "higher",
     ),
-    **dict.fromkeys(("false_positive_rate", "nll", "brier", "ece", "aurc", "aurc_epistemic"), "lower"),
+    **dict.fromkeys(
+        ("false_positive_rate", "nll", "brier", "ece", "aurc", "aurc_epistemic", "local_nll", "local_ece"), "lower"
+    ),
 }
 """Which direction is better; what is not here has none."""
 
@@ -87,6 +105,12 @@ class Summary:
 def summarise(records: Iterable[Record]) -> dict[Cell, Summary]:
     """One summary a cell, in the order of `cell_order`; the order of the records does not matter."""
     return {cell: _summary(cell, replicas) for cell, replicas in by_cell(records).items()}
+
+
+def measured(records: Iterable[Record]) -> list[str]:
+    """The names of `LABELS` that a table of these records has a column for: of `LOCAL` only what some of them have."""
+    there = {name for record in records for name in LOCAL if name in record.scores}
+    return [name for name in LABELS if name not in LOCAL or name in there]
 
 
 def by_cell(records: Iterable[Record]) -> dict[Cell, list[Record]]:

@@ -14,7 +14,18 @@ from .._files import make_folder, write_text
 from .compare import COMPARED, Difference, compare, comparisons, verdicts
 from .paper import PAPER_SCORES, WHY_NOT_COMPARABLE, paper_number
 from .record import Cell, Record
-from .summary import BETTER, DATASETS, LABELS, Summary, by_cell, cell_order, method_order, summarise, value_of
+from .summary import (
+    BETTER,
+    DATASETS,
+    LABELS,
+    Summary,
+    by_cell,
+    cell_order,
+    measured,
+    method_order,
+    summarise,
+    value_of,
+)
 from .table import DAGGER, MINUS, NOTHING, Entry, Table, latex, markdown, slug
 
 SCORES = tuple(PAPER_SCORES)
@@ -58,11 +69,12 @@ def write_tables(
     records = list(records)
     tables = build_tables(records, cells=cells, replicas=replicas)
     said = "\n".join(f"- {sentence}" for sentence in verdicts(records))
-    pairs = itertools.product(comparisons(records), BETTER)
+    columns = measured(records)
+    pairs = itertools.product(comparisons(records), [metric for metric in BETTER if metric in columns])
     found = {
         "tables.md": "\n\n".join(["## Verdicts", said, "## Tables", *map(markdown, tables)]) + "\n",
         "tables.tex": "\n\n".join(["% needs \\usepackage{booktabs}", *map(latex, tables)]) + "\n",
-        "cells.csv": cells_csv(summarise(records)),
+        "cells.csv": cells_csv(summarise(records), columns),
         "replicas.csv": replicas_csv(records),
         "differences.csv": differences_csv(d for (a, b), metric in pairs for d in compare(records, a, b, metric)),
     }
@@ -72,14 +84,14 @@ def write_tables(
     return [home / name for name in found]
 
 
-def cells_csv(summaries: Mapping[Cell, Summary]) -> str:
+def cells_csv(summaries: Mapping[Cell, Summary], columns: Sequence[str]) -> str:
     """One row a cell in full precision: mean, sd and number of replicas of every score, then the paper's numbers."""
-    names = [f"{metric}{end}" for metric in LABELS for end in ("", "_sd", "_n")]
+    names = [f"{metric}{end}" for metric in columns for end in ("", "_sd", "_n")]
     theirs = [f"paper_{score}{end}" for score in SCORES for end in ("", "_sd")]
     rows: list[list[object]] = [["dataset", "size", "method", "rate", "replicas", *names, *theirs, "paper_comparable"]]
     for cell, s in summaries.items():
         row: list[object] = [*dataclasses.astuple(cell), s.replicas]
-        for metric in LABELS:
+        for metric in columns:
             row += [s.means[metric], s.sds[metric], s.counts[metric]]
         paper = paper_number(cell)
         for score in SCORES:
@@ -90,10 +102,12 @@ def cells_csv(summaries: Mapping[Cell, Summary]) -> str:
 
 def replicas_csv(records: Iterable[Record]) -> str:
     """One row a training in full precision: its place, its seed and all that is summarised."""
-    rows: list[list[object]] = [["dataset", "size", "method", "rate", "replica", "seed", *LABELS]]
+    records = list(records)
+    columns = measured(records)
+    rows: list[list[object]] = [["dataset", "size", "method", "rate", "replica", "seed", *columns]]
     for cell, replicas in by_cell(records).items():
         for record in replicas:
-            values = [value_of(record, metric) for metric in LABELS]
+            values = [value_of(record, metric) for metric in columns]
             rows.append([*dataclasses.astuple(cell), record.replica, record.seed, *values])
     return _csv(rows)
 
