@@ -142,6 +142,8 @@ def of_ising(grid, ising):
     return [
         ("it regularises more than its base rate says: mean of `q` above `delta`", own,
          lambda c: [[q - c.rate for q in grid.of(c, "mean_q")]]),
+        ("it over-regularises bottlenecks: mean `q` of patches and head, the layers with the fewest inputs or outputs, "
+         "above that of all weights", own, lambda c: [narrow_above_all(grid, c)]),
         ("with few images dropconnect is more accurate than it and than dropout",
          lambda c: all_three(c) and c.size in SMALL,
          lambda c: [minus(grid.less(grid.beside(c, "dropconnect"), other, "accuracy"))
@@ -165,6 +167,12 @@ def of_ising(grid, ising):
          lambda c: all_three(c) and c.size in SMALL and c.dataset in COMPLEX,
          lambda c: [grid.less(c, grid.beside(c, rival), "ece") for rival in RIVALS]),
     ]  # fmt: skip
+
+
+def narrow_above_all(grid, cell):
+    """By how much the mean q of the first layer and the last is above that of all weights; nothing without records."""
+    parts = (grid.of(cell, score) for score in ("q of embed", "q of head", "mean_q"))
+    return [(first + last) / 2 - every for first, last, every in zip(*parts, strict=False)]
 
 
 def nearer(grid, cell, other, score):

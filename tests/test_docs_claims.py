@@ -101,6 +101,16 @@ def test_nearer_to_symmetric_whatever_the_sign(paper_claims):
     assert rows(paper_claims, cells)[claim] == ["–", "–", "1 of 1 (1)"]
 
 
+def test_bottlenecks_are_the_first_layer_and_the_last(paper_claims):
+    cells = {
+        Cell("mnist", 300, "ising", rate): of(mean_q=q, **{"q of embed": [0.3, 0.31, 0.32], "q of head": 0.7})
+        for rate, q in ((0.1, 0.4), (0.3, 0.5), (0.5, 0.6))  # beside 0.505 for the two
+    }
+    cells[Cell("mnist", 6000, "ising", 0.1)] = of()  # kept without its records
+    found = {claim: own for claim, own in rows(paper_claims, cells).items() if "bottlenecks" in claim}
+    assert list(found.values()) == [["–", "–", "2 of 3 (1)"]]
+
+
 def test_every_claim_about_ising_is_counted_for_every_reading(paper_claims):
     cells = {
         Cell("cifar100", 250, method, 0.1): of(f1=f1, ece=ece)
