@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -35,7 +35,9 @@ def data_for(plan: Plan, label: str, *, data_dir: str | None, download: bool) ->
     return dataset, subset(dataset.test, about.test_images, seed=plan.test_seed(label))
 
 
-def check_beforehand(plan: Plan, cells: Iterable[Cell], *, data_dir: str | None, download: bool) -> None:
+def check_beforehand(
+    plan: Plan, cells: Iterable[Cell], *, data_dir: str | None, download: bool, told: Callable[[], None]
+) -> None:
     """Raise if any of these cells cannot be trained, as far as reading its data and making its network tell.
 
     Of the sizes of a dataset and method the smallest is tried: what goes wrong for few images alone, as holding some of
@@ -46,6 +48,7 @@ def check_beforehand(plan: Plan, cells: Iterable[Cell], *, data_dir: str | None,
         cells: what is to be trained.
         data_dir: as `load_data` takes it.
         download: likewise.
+        told: called after each dataset.
 
     Raises:
         ValueError: One line says which dataset and method, what is wrong, and what to do.
@@ -60,3 +63,4 @@ def check_beforehand(plan: Plan, cells: Iterable[Cell], *, data_dir: str | None,
                 Stack(dataset, plan.method_for(cell), [plan.recipe_for(cell, 0)], device=torch.device("cpu"))
             except ValueError as error:
                 raise ValueError(f"{label} with {method}: {error}") from None
+        told()

@@ -66,7 +66,10 @@ def run_study(
     left = Store(folder).jobs(plan, shard)
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be a number of processes from 1 on, got {jobs}")
-    check_beforehand(plan, [job.cell for job in left], data_dir=data_dir, download=download)
+    cells = [job.cell for job in left]
+    datasets = len({cell.dataset for cell in cells})
+    with Bar(shown=progress and bool(left), total=datasets, title=f"{plan.name}: a look at the data") as bar:
+        check_beforehand(plan, cells, data_dir=data_dir, download=download, told=lambda: bar.move(1))
     store = Store.open(folder, plan)  # now only: a plan to be corrected leaves no folder that holds another study
     done, total = store.progress(plan, shard)
     outcome = Outcome(done, total)
