@@ -15,6 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+SAVE_AGAIN = "save it again"
+"""The remedy of whoever has what a file should hold; a room that knows another one puts it in this one's place."""
+
 
 @contextlib.contextmanager
 def renamed(file: Path) -> Iterator[Path]:
@@ -125,10 +128,22 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
 
 def read_tensors(file: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
     """The named tensors of a safetensors file and its notes."""
+    with _opened(file, device) as stored:
+        return {name: stored.get_tensor(name) for name in stored.keys()}, dict(stored.metadata() or {})  # noqa: SIM118
+
+
+def check_tensors(file: Path) -> None:
+    """Raise as `read_tensors` does where a file is missing or cut short, without reading its tensors."""
+    with _opened(file, "cpu"):
+        pass
+
+
+@contextlib.contextmanager
+def _opened(file: Path, device: str | torch.device) -> Iterator[Any]:
     try:
         with safe_open(file, framework="pt", device=str(device)) as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}, dict(stored.metadata() or {})  # noqa: SIM118
+            yield stored
     except FileNotFoundError:
-        raise FileNotFoundError(f"{file} is missing; save it again") from None
+        raise FileNotFoundError(f"{file} is missing; {SAVE_AGAIN}") from None
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged ({error}); save it again") from None
+        raise ValueError(f"{file} is damaged ({error}); {SAVE_AGAIN}") from None

@@ -93,3 +93,17 @@ def test_nothing_is_written_where_something_fails(binary, tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="no"):
         compress_run(binary, tmp_path / "b", macs=0.5, samples=2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["compact-*", "compact.json"])
+def test_a_compressed_run_without_its_network_says_to_compress_again(binary, two_classes, tmp_path, name):
+    compress_run(binary, tmp_path / "b", macs=0.5, samples=2)
+    (file,) = (tmp_path / "b").glob(name)
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(ValueError, match=rf"{file} is damaged .*; compress again with --overwrite$"):
+        open_run(tmp_path / "b", dataset=two_classes).predict(two_classes.test.x, samples=2)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"is missing\)?; compress again with --overwrite$"):
+        open_run(tmp_path / "b", dataset=two_classes).predict(two_classes.test.x, samples=2)
+    compress_run(binary, tmp_path / "b", macs=0.5, samples=2, overwrite=True)
+    assert open_run(tmp_path / "b", dataset=two_classes).predict(two_classes.test.x, samples=2)

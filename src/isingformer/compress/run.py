@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._files import write_json
+from .._files import SAVE_AGAIN, write_json
 from ..curvature.likelihood import Likelihood, likelihood
 from ..data import Dataset, Images, split, subset
 from ..methods import Plain, attached_to
@@ -51,7 +51,11 @@ class CompactRun(Run):
     @cached_property
     def model(self) -> nn.Module:
         """The network in eval mode, with its method; a deterministic one carries `Plain`, whose passes all agree."""
-        network = load_compact(self.folder).to(self.device).eval()
+        try:
+            network = load_compact(self.folder).to(self.device).eval()
+        except (FileNotFoundError, ValueError) as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(str(error).replace(SAVE_AGAIN, "compress again with --overwrite")) from None
         if attached_to(network) is None:
             layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
             put_method_on(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import make_folder, read_tensors, write_json, write_tensors
+from .._files import SAVE_AGAIN, make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import Likelihood
 from ..methods import Attached, attached_to, named_method
@@ -119,12 +119,12 @@ def _text_of(file: Path) -> str:
 def _read_index(path: Path) -> dict[str, Any]:
     file = path / INDEX
     if not file.is_file():
-        raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); save one there")
+        raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); {SAVE_AGAIN}")
     try:
         index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"load_compact: {file} is damaged ({error}); save the network again") from None
+        raise ValueError(f"load_compact: {file} is damaged ({error}); {SAVE_AGAIN}") from None
     if found != FORMAT:
         raise ValueError(
             f"load_compact: {file} has format {found}, this version reads {FORMAT}; use isingformer "

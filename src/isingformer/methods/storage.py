@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import make_folder, read_tensors, write_json, write_tensors
+from .._files import SAVE_AGAIN, check_tensors, make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import LIKELIHOODS, Gaussian, Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
@@ -224,6 +224,16 @@ def saved_tensors(path: Path) -> list[Path]:
     return [file for file in path.glob("*.safetensors") if ours.fullmatch(file.name)]
 
 
+def check_saved(path: Path) -> None:
+    """Raise as `load` would where a file of a saved model is missing or damaged, without reading its tensors."""
+    try:
+        files = [path / name for name in _read_index(path)["files"].values()]
+    except (KeyError, TypeError, AttributeError) as error:  # JSON, and not what `save` writes
+        raise ValueError(f"{path / INDEX} is damaged ({error!r}); {SAVE_AGAIN}") from None
+    for file in files:
+        check_tensors(file)
+
+
 def _text_of(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
@@ -250,7 +260,7 @@ def _read_index(path: Path) -> dict[str, Any]:
         index: dict[str, Any] = json.loads(file.read_text())
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"load: {file} is damaged ({error}); save the model again") from None
+        raise ValueError(f"load: {file} is damaged ({error}); {SAVE_AGAIN}") from None
     if found != FORMAT:
         raise ValueError(
             f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"

@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._files import read_tensors, write_tensors
+from .._files import SAVE_AGAIN, read_tensors, write_tensors
 from ..methods import Attached
 
 FORMAT = "1"
+BEGIN_ANEW = "remove it and the same command begins at step 0, as it does with --overwrite"
 
 
 @dataclass
@@ -71,9 +72,12 @@ def read_checkpoint(
     Returns:
         The counters, and the tensors of the best epoch.
     """
-    tensors, notes = read_tensors(file)
+    try:
+        tensors, notes = read_tensors(file)
+    except ValueError as error:
+        raise ValueError(str(error).replace(SAVE_AGAIN, BEGIN_ANEW)) from None
     if notes.get("format") != FORMAT:
-        raise ValueError(f"{file} has format {notes.get('format')}, this version reads {FORMAT}; train anew")
+        raise ValueError(f"{file} has format {notes.get('format')}, this version reads {FORMAT}; {BEGIN_ANEW}")
     restore(method, unprefixed("live.", tensors))
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in unprefixed("optimizer.", tensors).items():

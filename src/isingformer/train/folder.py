@@ -24,14 +24,15 @@ from typing import Any
 
 import torch
 
-from .._files import make_folder, temporary_files, write_json, write_text
+from .._files import SAVE_AGAIN, make_folder, temporary_files, write_json, write_text
 from .._locks import locked
 from .._version import __version__
-from ..methods.storage import INDEX, saved_tensors
+from ..methods.storage import INDEX, check_saved, saved_tensors
 
 FORMAT = 1
 SETTINGS = ("data", "method", "recipe")
 """What two trainings must share to be one."""
+TRAIN_AGAIN = "train again with --overwrite"
 
 
 class RunFolder:
@@ -55,12 +56,12 @@ class RunFolder:
             about: dict[str, Any] = json.loads(self.about.read_text(encoding="utf-8"))
             found, made_by = about["format"], about["isingformer"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.about} is damaged ({error}); train again with --overwrite") from None
+            raise ValueError(f"{self.about} is damaged ({error}); {TRAIN_AGAIN}") from None
         if found != FORMAT:
             raise ValueError(f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {made_by}")
         lacking = [name for name in (*SETTINGS, "network", "finished") if name not in about]
         if lacking:
-            raise ValueError(f"{self.about} is damaged (without {', '.join(lacking)}); train again with --overwrite")
+            raise ValueError(f"{self.about} is damaged (without {', '.join(lacking)}); {TRAIN_AGAIN}")
         return about
 
     def begin(self, about: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any]:
@@ -68,6 +69,7 @@ class RunFolder:
 
         Raises:
             FileExistsError: the folder holds a training with other settings.
+            FileNotFoundError, ValueError: it is finished, and its model is gone or damaged.
         """
         if overwrite:
             self._clear()
@@ -80,6 +82,7 @@ class RunFolder:
                     "to begin anew"
                 )
             if there["finished"] is not None:
+                self.check_model()
                 self.checkpoint.unlink(missing_ok=True)  # where the process died just before it did so itself
             return there
         elif self.checkpoint.exists() or (self.path / INDEX).exists():
@@ -90,6 +93,16 @@ class RunFolder:
         whole = {"format": FORMAT, **versions(), **about, "finished": None}
         write_json(self.about, whole)
         return whole
+
+    def check_model(self) -> None:
+        """Raise where the model of a finished training is missing or damaged: only another training brings it back."""
+        if not (self.path / INDEX).is_file():
+            raise FileNotFoundError(f"{self.path / INDEX} is missing; {TRAIN_AGAIN}")
+        try:
+            check_saved(self.path)
+        except (FileNotFoundError, ValueError) as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(str(error).removeprefix("load: ").replace(SAVE_AGAIN, TRAIN_AGAIN)) from None
 
     def _clear(self) -> None:
         """Remove what an earlier training left here, and nothing else. Without its run.json the rest is no training."""

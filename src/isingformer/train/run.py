@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .._files import SAVE_AGAIN
 from ..data import Dataset, Images, load_data, read_image, resized, split, subset
 from ..methods import Attached, History, attached_to, load
 from ..metrics import Scores, ood_auroc, scores
@@ -18,7 +19,7 @@ from ..predict import Prediction, fit_temperature, predict
 from .batches import standardised
 from .device import find_device, threads, threads_for
 from .evaluation import Evaluation, Outside
-from .folder import RunFolder
+from .folder import TRAIN_AGAIN, RunFolder
 from .recipe import Recipe
 
 DEFAULT_SAMPLES = 50
@@ -70,12 +71,11 @@ class Run:
                 f"{self.folder} is not finished; give its training command again, and it goes on (with --overwrite and "
                 "gentler settings where it diverged)"
             )
+        RunFolder(self.folder).check_model()
         try:
             return load(self.folder).to(self.device).eval()
         except (KeyError, TypeError) as error:  # JSON, and not what `save` writes
-            raise ValueError(
-                f"{self.folder / 'isingformer.json'} is damaged ({error!r}); train again with --overwrite"
-            ) from error
+            raise ValueError(f"{self.folder / 'isingformer.json'} is damaged ({error!r}); {TRAIN_AGAIN}") from error
 
     @property
     def method(self) -> Attached:
@@ -92,7 +92,8 @@ class Run:
         try:
             return History.load(file)
         except ValueError as error:
-            raise ValueError(f"{error}; or remove it, and do without the pictures of the training") from None
+            said = str(error).replace(SAVE_AGAIN, TRAIN_AGAIN)
+            raise ValueError(f"{said}; or remove it, and do without the pictures of the training") from None
 
     def data(
         self,
