@@ -152,6 +152,48 @@ def test_data_that_moved_are_found_again_and_data_that_changed_are_refused(train
         (tmp_path / "elsewhere.npz").rename(trained.parent / "corners.npz")
 
 
+@pytest.fixture
+def moved(tmp_path):
+    """A run on an .npz of which there is a copy, both for the test to change."""
+    npz(tmp_path / "a.npz", corners())
+    recipe = dataclasses.replace(RECIPE, epochs=1)
+    isf.train(tmp_path / "a.npz", None, recipe, out=tmp_path / "run", progress=False, tensorboard=False)
+    shutil.copy(tmp_path / "a.npz", tmp_path / "b.npz")
+    return tmp_path / "run", tmp_path / "a.npz", tmp_path / "b.npz"
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut short", "emptied"])
+def test_the_place_that_is_given_counts_where_the_data_are_not_what_they_were(moved, harm):
+    run, old, new = moved
+    if harm == "changed":
+        npz(old, dataclasses.replace(corners(), test=pictures(40, seed=9)))
+    elif harm == "cut short":
+        old.write_bytes(old.read_bytes()[:200])
+    else:
+        old.unlink()
+        old.mkdir()
+    opened = isf.Run(run)
+    with pytest.raises(ValueError):
+        opened.data()
+    assert opened.data(new).fingerprint() == corners().fingerprint()
+    assert opened.evaluate(samples=2).images == 40  # and it is kept
+
+
+def test_data_that_moved_or_changed_say_that_data_dir_is_the_remedy(moved, tmp_path):
+    run, old, new = moved
+    changed = npz(old, dataclasses.replace(corners(), test=pictures(40, seed=9)))
+    with pytest.raises(ValueError, match=rf"'a' in {changed} have changed since {run} .* with --data-dir"):
+        isf.Run(run).data()
+    shutil.copy(old, new)
+    with pytest.raises(ValueError, match=rf"'a' in {new} have changed since {run}"):
+        isf.Run(run).data(new)
+    with pytest.raises(ValueError, match=rf"{run} was trained on are not in {old} as they were.*{tmp_path}/no"):
+        isf.Run(run).data(tmp_path / "no")
+    old.unlink()
+    with pytest.raises(ValueError, match=rf"'{old}' does not exist, and {run} was trained on it; .* with --data-dir"):
+        isf.Run(run).data()
+
+
 def test_numbers_of_ones_own_train_and_files_of_pixels_are_then_refused(tmp_path):
     data = corners()
     x = [isf.Images(part.x.float() / 51 - 2.5, part.y) for part in (data.train, data.test)]

@@ -20,6 +20,7 @@ from .batches import standardised
 from .device import find_device, threads, threads_for
 from .evaluation import Evaluation, Outside
 from .folder import TRAIN_AGAIN, RunFolder
+from .own_data import check_same, read_own
 from .recipe import Recipe
 
 DEFAULT_SAMPLES = 50
@@ -105,33 +106,18 @@ class Run:
         """The data it was trained on, read again and compared with what they were.
 
         Args:
-            data_dir: where they are now, if not where they were: for a dataset with a name the data folder, else the
-                folder of images or the .npz itself.
+            data_dir: where they are now, if they are not where they were or have changed there: for a dataset with a
+                name the data folder, else the folder of images or the .npz itself.
             download: bring what is missing from the publisher.
             progress: called as `load_data` does while data are brought or read.
         """
         about = self.about["data"]
-        if self._dataset is None:
-            if about["origin"] is None:
-                raise ValueError(
-                    f"{self.folder} was trained on data made in Python, {about['name']!r}; give the data to evaluate on"
-                )
-            origin = dict(about["origin"])
-            path = Path(origin["source"])
-            if data_dir is not None and not path.is_absolute():
-                origin["data_dir"] = data_dir
-            elif (
-                data_dir is not None and not path.exists()
-            ):  # it has moved; if it has not, the folder is for other data
-                origin["source"] = data_dir
-            self._dataset = load_data(**origin, download=download, progress=progress)
-        found = self._dataset.fingerprint()
-        if found != about["fingerprint"]:
-            raise ValueError(
-                f"the data {about['name']!r} have changed since {self.folder} was trained (checksum {found}, then "
-                f"{about['fingerprint']}); put them back, or name other data to evaluate on"
-            )
-        return self._dataset
+        found = self._dataset
+        if found is None:
+            found = read_own(self.folder, about, data_dir, download=download, progress=progress)
+        check_same(self.folder, about, found)
+        self._dataset = found
+        return found
 
     def validation(self, data_dir: str | os.PathLike[str] | None = None) -> Images:
         """The images that were held out of training."""
