@@ -32,6 +32,8 @@ from ..methods.storage import INDEX, check_saved, saved_tensors
 FORMAT = 1
 SETTINGS = ("data", "method", "recipe")
 """What two trainings must share to be one."""
+COMPRESSED = "compact.json"
+"""As the room `compress` calls it."""
 TRAIN_AGAIN = "train again with --overwrite"
 
 
@@ -68,9 +70,14 @@ class RunFolder:
         """Write run.json of a new training, or find that the one here is the same and goes on.
 
         Raises:
-            FileExistsError: the folder holds a training with other settings.
+            FileExistsError: the folder holds a training with other settings, or a compressed network.
             FileNotFoundError, ValueError: it is finished, and its model is gone or damaged.
         """
+        if self._compressed():
+            raise FileExistsError(
+                f"{self.path} holds a compressed network, which no training replaces, with --overwrite neither; give "
+                "another --out, or remove the folder"
+            )
         if overwrite:
             self._clear()
         elif self.about.is_file():
@@ -103,6 +110,13 @@ class RunFolder:
         except (FileNotFoundError, ValueError) as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
             raise kind(str(error).removeprefix("load: ").replace(SAVE_AGAIN, TRAIN_AGAIN)) from None
+
+    def _compressed(self) -> bool:
+        """Whether `compress` wrote this; where run.json cannot say, by the file that a network is read from."""
+        try:
+            return "compressed" in self.read()
+        except (OSError, ValueError):
+            return (self.path / COMPRESSED).is_file()
 
     def _clear(self) -> None:
         """Remove what an earlier training left here, and nothing else. Without its run.json the rest is no training."""
