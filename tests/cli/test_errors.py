@@ -363,6 +363,34 @@ def test_an_empty_folder_name_is_no_folder(refused, line, tmp_path, monkeypatch)
     refused(*line, names=["--out: expected the name of a folder, got an empty one"])
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize("name", ["evaluate", "predict", "explain", "compress", "explore", "report"])
+def test_an_empty_name_is_neither_this_folder_nor_every_image_below_it(
+    refused, trained, files, tmp_path, monkeypatch, name, empty
+):
+    """A run in this folder, with images below it, would be asked about images that nobody named."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    images = files[:1] if name in ("predict", "explain") else []
+    out = ["--out", tmp_path / "out"] if name in ("explain", "compress") else []
+    said = "expected the name of a folder, got an empty one"
+    refused(name, empty, *images, *out, names=["STUDY" if name == "report" else "RUN", said])
+    if images:
+        more = "expected the name of an image or of a folder, got an empty one"
+        refused(name, trained, *images, empty, *out, names=["IMAGE", more])
+    else:
+        refused(name, trained, "--data-dir", empty, *out, names=["--data-dir", said])
+
+
+def test_other_data_with_an_empty_name_are_not_the_runs_own(refused, trained):
+    for line in (
+        ["evaluate", trained, "--data", ""],
+        ["evaluate", trained, "--ood", ""],
+        ["explore", trained, "--data", ""],
+    ):
+        refused(*line, names=["'' is no .npz file and is no name that is known"])
+
+
 @pytest.mark.parametrize("line", [["explain", "--samples", "100000000"], ["compress", "--recover", "100000000"]],
                          ids=lambda line: line[0])  # fmt: skip
 def test_a_folder_that_cannot_be_is_noticed_before_the_work(refused, trained, files, tmp_path, line):

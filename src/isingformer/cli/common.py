@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the named datasets are, and whether they may be downloaded."""
-    parser.add_argument("--data-dir", metavar="DIR", help="where the datasets are or go "
+    parser.add_argument("--data-dir", type=folder_name, metavar="DIR", help="where the datasets are or go "
                         "(default: $ISINGFORMER_DATA, else ~/.cache/isingformer)")  # fmt: skip
     parser.add_argument("--offline", action="store_true", help="never download")
 
@@ -68,6 +68,13 @@ def folder_name(text: str) -> str:
     """A folder's name; an empty one, such as an unset variable gives, would be this folder or a default."""
     if not text.strip():
         raise argparse.ArgumentTypeError("expected the name of a folder, got an empty one")
+    return text
+
+
+def image_name(text: str) -> str:
+    """The name of an image or of a folder of them; an empty one would be every image below this folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected the name of an image or of a folder, got an empty one")
     return text
 
 

@@ -26,7 +26,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `compress`."""
-    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument("run", type=folder_name, metavar="RUN", help="a folder that `isingformer train` wrote")
     add_data_arguments(parser)
     parser.add_argument(
         "--out", required=True, type=folder_name, metavar="FOLDER", help="where the smaller network goes"

@@ -10,7 +10,7 @@ from ..data import Dataset
 from ..metrics import Scores
 from ..predict import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from ..train import Evaluation, Run, find_device
-from .common import DATA_HELP, add_data_arguments, count, print_json, read_data, seed
+from .common import DATA_HELP, add_data_arguments, count, folder_name, print_json, read_data, seed
 from .progress import transfers
 
 USAGE = "RUN [options]"
@@ -41,7 +41,7 @@ ROWS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `evaluate`."""
-    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument("run", type=folder_name, metavar="RUN", help="a folder that `isingformer train` wrote")
     parser.add_argument("--data", metavar="NAME|PATH", help=f"whose test images: {DATA_HELP} (those of the run)")
     add_data_arguments(parser)
     parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
@@ -65,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate."""
     opened = open_run(args.run, device=find_device(args.device))
-    other, outside = (read_other(source, args, opened) if source else None for source in (args.data, args.ood))
+    other, outside = (
+        read_other(source, args, opened) if source is not None else None for source in (args.data, args.ood)
+    )
     if other is None or args.validation or args.temperature:
         with transfers() as bar:
             opened.data(args.data_dir, download=not args.offline, progress=bar)

@@ -15,7 +15,7 @@ from ..data import find_images
 from ..explain import Bottlenecks, Explanation, bottlenecks, explain
 from ..methods import Ising
 from ..train import Run, find_device
-from .common import count, folder_name, print_json, seed, share
+from .common import count, folder_name, image_name, print_json, seed, share
 
 USAGE = "RUN IMAGE [IMAGE ...] --out FOLDER [options]"
 EXAMPLES = """examples:
@@ -28,8 +28,10 @@ MOST_IMAGES = 32
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `explain`."""
-    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them, at most 32 images")
+    parser.add_argument("run", type=folder_name, metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument(
+        "images", nargs="+", type=image_name, metavar="IMAGE", help="image files, or folders of them, at most 32 images"
+    )
     parser.add_argument("--out", required=True, type=folder_name, metavar="FOLDER",
                         help="where index.html goes; one that is there is replaced")  # fmt: skip
     parser.add_argument("--target", metavar="CLASS", help="the class to trace back (the most probable of each image)")

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..compress import open_run
 from ..explore import Explorer, ExploreServer, pools_of
 from ..train import find_device
-from .common import DATA_HELP, add_data_arguments, count, print_json, read_data, seed
+from .common import DATA_HELP, add_data_arguments, count, folder_name, print_json, read_data, seed
 from .progress import transfers
 
 USAGE = "RUN [options]"
@@ -24,7 +24,9 @@ MOST_PORT = 65_535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `explore`."""
-    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` or `compress` wrote")
+    parser.add_argument(
+        "run", type=folder_name, metavar="RUN", help="a folder that `isingformer train` or `compress` wrote"
+    )
     parser.add_argument("--data", metavar="NAME|PATH", help=f"pick from these test images: {DATA_HELP} (the run's own "
                         "validation and test images)")  # fmt: skip
     add_data_arguments(parser)
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     opened = open_run(args.run, device=find_device(args.device))
     about = opened.about["data"]
-    if args.data:
+    if args.data is not None:
         # Sizes are fitted anyway; a folder may hold images of all sizes, which only its reader can fit.
         fit = {"resize": about["size"][0], "channels": about["channels"]} if Path(args.data).is_dir() else {}
         pools = pools_of(opened, read_data(args.data, args, **fit))

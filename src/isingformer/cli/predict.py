@@ -12,7 +12,7 @@ from ..compress import open_run
 from ..data import find_images
 from ..predict import Prediction
 from ..train import find_device
-from .common import count, print_json, seed, share
+from .common import count, folder_name, image_name, print_json, seed, share
 
 USAGE = "RUN IMAGE [IMAGE ...] [options]"
 EXAMPLES = """examples:
@@ -24,8 +24,8 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `predict`."""
-    parser.add_argument("run", metavar="RUN", help="a folder that `isingformer train` wrote")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
+    parser.add_argument("run", type=folder_name, metavar="RUN", help="a folder that `isingformer train` wrote")
+    parser.add_argument("images", nargs="+", type=image_name, metavar="IMAGE", help="image files, or folders of them")
     parser.add_argument("--samples", type=count, default=50, metavar="T", help="passes, each a network drawn anew (50)")
     parser.add_argument("--level", type=share, default=0.9, metavar="X", help="of the credible intervals (0.9)")
     parser.add_argument(

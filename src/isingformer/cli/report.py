@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..study import Store, write_results
-from .common import print_json
+from .common import folder_name, print_json
 
 USAGE = "STUDY [options]"
 EXAMPLES = """examples:
@@ -15,8 +15,10 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `report`."""
-    parser.add_argument("study", metavar="STUDY", help="a folder that `isingformer study` wrote, finished or not")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the datasets are, for sample images")
+    parser.add_argument(
+        "study", type=folder_name, metavar="STUDY", help="a folder that `isingformer study` wrote, finished or not"
+    )
+    parser.add_argument("--data-dir", type=folder_name, metavar="DIR", help="where the datasets are, for sample images")
     parser.add_argument("--json", action="store_true", help="print the paths of all that was written as JSON")
 
 
