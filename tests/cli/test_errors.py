@@ -290,6 +290,36 @@ def test_a_run_json_that_lacks_something(damaged, name):
     damaged(remove, "run.json is damaged", name)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("data", {}, "without data.name, data.origin"),
+        ("data", None, "without data.name, data.origin"),
+        ("method", {}, "without method.name"),
+        ("recipe", [], "without recipe.likelihood"),
+        ("network", None, "without network.width, network.patch"),
+        ("finished", {}, "without finished.epochs"),
+    ],
+)
+def test_a_run_json_that_lacks_something_within(damaged, name, value, said):
+    def change(run):
+        about = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**about, name: value}))
+
+    damaged(change, "run.json is damaged", said, "train again with --overwrite")
+
+
+def test_settings_of_a_newer_version_are_named_where_they_count(done, refused, trained, files, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["recipe"] |= {"momentum": 0.9}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "isingformer": "9.9"}))
+    names = [tmp_path / "run", "settings that this version does not know (momentum)", "use isingformer 9.9"]
+    refused("evaluate", tmp_path / "run", "--validation", names=names)
+    refused("compress", tmp_path / "run", "--macs", "0.5", "--out", tmp_path / "small", names=names)
+    assert done("predict", tmp_path / "run", *files) == done("predict", trained, *files)
+
+
 def test_a_run_of_another_version(damaged):
     def change(run):
         about = json.loads((run / "run.json").read_text())

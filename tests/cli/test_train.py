@@ -119,6 +119,17 @@ def test_the_same_command_again_leaves_a_finished_run_as_it_is(done, tiny, tmp_p
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
 
 
+def test_a_finished_run_without_the_figures_of_its_last_epoch_is_told_of_too(done, tiny, tmp_path):
+    """The first runs kept them under another name."""
+    line = ["train", *tiny, "--no-tensorboard", "--quiet", "--out", tmp_path / "run"]
+    done(*line)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["finished"]["last"] = about["finished"].pop("figures")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    first, last = done(*line).splitlines()
+    assert first.startswith("already trained ising on 128 images") and last.startswith("next: isingformer evaluate")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -184,13 +184,15 @@ def until_signalled() -> Iterator[list[int]]:
 
 def summary(run: Run) -> str:
     """A trained run in three lines."""
-    done, last = run.about["finished"], run.about["finished"]["figures"]
+    done = run.about["finished"]
+    last = done.get("figures", {})  # which the first runs called otherwise
     text = f"trained {run.about['method']['name']} on {run.about['data']['train']} images of "
     epochs = "1 epoch" if done["epochs"] == 1 else f"{done['epochs']} epochs"
     text += f"{run.about['data']['name']}: {epochs} in {done['seconds']:.0f} s"
     text += ", stopped early" if done["stopped_early"] else ""
     text += f", kept epoch {done['kept_epoch']}\n" if done["kept_epoch"] != done["epochs"] else "\n"
-    text += f"mean q {last['mean_q']:.3f}, {last['dropped']:.1%} of the weights more likely dropped than kept"
+    if last:
+        text += f"mean q {last['mean_q']:.3f}, {last['dropped']:.1%} of the weights more likely dropped than kept"
     if "validation_nll" in last:
         text += f"; validation accuracy {last['validation_accuracy']:.3f}, NLL {last['validation_nll']:.3f}"
-    return f"{text}\nnext: isingformer evaluate {shlex.quote(str(run.folder))}"
+    return f"{text.rstrip()}\nnext: isingformer evaluate {shlex.quote(str(run.folder))}"

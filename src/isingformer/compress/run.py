@@ -27,7 +27,7 @@ from ..data import Dataset, Images, split, subset
 from ..methods import Plain, attached_to
 from ..methods.storage import INDEX as SAVED
 from ..nn.noise import TorchNoise
-from ..train import Recipe, Run
+from ..train import Run
 from ..train.device import threads, threads_for
 from ..train.folder import RunFolder, versions
 from .carry import put_method_on
@@ -163,7 +163,7 @@ def compress_run(
         if epochs:
             recover(
                 network, run.inputs(sample.x), sample.y, epochs=epochs, seed=seed, teacher=full if distil else None,
-                likelihood=_likelihood(run).name, batch=Recipe(**run.about["recipe"]).batch_for(len(sample)),
+                likelihood=_likelihood(run).name, batch=run.recipe.batch_for(len(sample)),
             )  # fmt: skip
         report = compression_report(
             full, network, run.inputs(test.x), test.y.to(device), samples=samples, seed=seed, latency_batch=batch
@@ -237,7 +237,7 @@ def _check_run(run: Run) -> None:
 
 def training_images(run: Run) -> Images:
     """The sample that a run was trained on."""
-    recipe = Recipe(**run.about["recipe"])
+    recipe = run.recipe
     return split(
         run.data().train, train=recipe.train_size, validation=recipe.validation, stratified=recipe.stratified,
         seed=recipe.seed_of_sample,

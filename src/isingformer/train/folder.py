@@ -32,6 +32,14 @@ from ..methods.storage import INDEX, check_saved, saved_tensors
 FORMAT = 1
 SETTINGS = ("data", "method", "recipe")
 """What two trainings must share to be one."""
+NEEDED = {
+    "data": ("name", "origin", "fingerprint", "classes", "size", "channels", "pixels", "train", "mean", "sd"),
+    "method": ("name",),
+    "recipe": ("likelihood",),
+    "network": ("width", "patch"),
+    "finished": ("epochs", "stopped_early", "kept_epoch", "seconds"),
+}
+"""What run.json must say, whichever version wrote it; `finished` is null until it is."""
 COMPRESSED = "compact.json"
 """As the room `compress` calls it."""
 TRAIN_AGAIN = "train again with --overwrite"
@@ -61,7 +69,7 @@ class RunFolder:
             raise ValueError(f"{self.about} is damaged ({error}); {TRAIN_AGAIN}") from None
         if found != FORMAT:
             raise ValueError(f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {made_by}")
-        lacking = [name for name in (*SETTINGS, "network", "finished") if name not in about]
+        lacking = _lacking(about)
         if lacking:
             raise ValueError(f"{self.about} is damaged (without {', '.join(lacking)}); {TRAIN_AGAIN}")
         return about
@@ -155,6 +163,16 @@ class RunFolder:
             for stale in temporary_files(self.path):
                 stale.unlink(missing_ok=True)
             yield
+
+
+def _lacking(about: Mapping[str, Any]) -> list[str]:
+    """What run.json should say and does not, as ``data.classes``."""
+    found = [part for part in NEEDED if part not in about]
+    for part, keys in NEEDED.items():
+        inside = about.get(part, {})
+        if part in about and not (part == "finished" and inside is None):
+            found += [f"{part}.{key}" for key in keys if not isinstance(inside, Mapping) or key not in inside]
+    return found
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

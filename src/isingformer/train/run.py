@@ -64,6 +64,18 @@ class Run:
         """What the classes are called."""
         return tuple(self.about["data"]["classes"])
 
+    @property
+    def recipe(self) -> Recipe:
+        """The settings of its training, besides data and method."""
+        settings = self.about["recipe"]
+        unknown = [name for name in settings if name not in Recipe.__dataclass_fields__]
+        if unknown:
+            raise ValueError(
+                f"{self.folder} was trained with settings that this version does not know ({', '.join(unknown)}); use "
+                f"isingformer {self.about['isingformer']}"
+            )
+        return Recipe(**settings)
+
     @cached_property
     def model(self) -> nn.Module:
         """The trained model, its method attached, in eval mode."""
@@ -121,7 +133,7 @@ class Run:
 
     def validation(self, data_dir: str | os.PathLike[str] | None = None) -> Images:
         """The images that were held out of training."""
-        recipe = Recipe(**self.about["recipe"])
+        recipe = self.recipe
         _, held_out = split(
             self.data(data_dir).train, train=recipe.train_size, validation=recipe.validation,
             stratified=recipe.stratified, seed=recipe.seed_of_sample,
