@@ -47,6 +47,12 @@ def test_two_classes_by_one_logit(binary, two_classes, tmp_path, bayesian):
     assert made.report.after.accuracy == pytest.approx(run.evaluate(samples=3).scores.accuracy)
 
 
+def test_a_compressed_run_opened_as_a_run_says_how_to_open_it(binary, two_classes, tmp_path):
+    compress_run(binary, tmp_path / "b", macs=0.5, samples=2)
+    with pytest.raises(ValueError, match=rf"compressed network; open it with .*open_run\('{tmp_path / 'b'}'\)"):
+        isf.Run(tmp_path / "b").predict(two_classes.test.x)
+
+
 def test_training_images_are_those_of_the_training(binary, two_classes):
     """As many as the recipe says, none of them held out, in the mean that the run was standardised with."""
     sample, held_out = training_images(binary), binary.validation()

@@ -1,7 +1,9 @@
 """Wrong input gets one clear error that says what was given and what to do, and leaves the model as it was."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,6 +43,18 @@ def test_settings(settings, message):
 def test_rates(method, p):
     with pytest.raises(ValueError, match=r"p must be in \[0, 1\)"):
         method(p=p)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64, torch.tensor], ids=["float32", "float64", "tensor"])
+def test_numbers_of_numpy_and_torch_become_pythons_own(number):
+    methods = [
+        isf.Ising(delta=number(0.25), coupling=number(2.0), refresh=np.int64(3)),
+        isf.Ising(delta=[number(0.25), 0.5]), isf.DropConnect(p=number(0.25)), isf.Dropout(p=(number(0.25), 0.5)),
+    ]  # fmt: skip
+    rates = [methods[0].delta, *methods[1].delta, methods[2].p, *methods[3].p]
+    assert {type(rate) for rate in rates} == {float} and rates == [0.25, 0.25, 0.5, 0.25, 0.25, 0.5]
+    for method in methods:
+        json.dumps(method.settings())
 
 
 def test_positional_settings_are_refused():

@@ -1,6 +1,9 @@
+import json
 import math
 
+import numpy as np
 import pytest
+import torch
 
 import isingformer as isf
 from isingformer.train.recipe import default_patch, schedule
@@ -70,19 +73,20 @@ def test_the_schedule_rises_linearly_and_falls_as_half_a_cosine_to_zero():
         ("epochs", None, "a whole number from 1 on"),
         ("epochs", 1.5, "a whole number from 1 on"),
         ("batch", True, "a whole number from 1 on"),
-        ("lr", 0.0, "above 0"),
-        ("lr", float("nan"), "above 0"),
-        ("weight_decay", -1, "zero or more"),
+        ("lr", 0.0, "a finite number above 0"),
+        ("lr", float("nan"), "a finite number above 0"),
+        ("lr", math.inf, "a finite number above 0"),
+        ("weight_decay", -1, "a finite number, zero or more"),
         ("lr_warmup", 1.0, "a share of the steps"),
-        ("clip", 0, "above 0, or None"),
+        ("clip", 0, "a finite number above 0, or None"),
         ("augment", "rotate", "'flip', 'crop', 'flip,crop' or ''"),
         ("precision", "float16", "'auto', 'float32' or 'bfloat16'"),
         ("validation", 1.0, "a number of images, or a share below 1"),
         ("validation", -1, "a number of images, or a share below 1"),
         ("likelihood", "gaussian", "'softmax' or 'binary'"),
         ("pool", "max", "'class' or 'mean'"),
-        ("lr", "1e-3", "above 0"),
-        ("weight_decay", None, "zero or more"),
+        ("lr", "1e-3", "a finite number above 0"),
+        ("weight_decay", None, "a finite number, zero or more"),
         ("augment", None, "'flip', 'crop', 'flip,crop' or ''"),
         ("validation", "0.1", "a number of images, or a share below 1"),
         ("validation", True, "a number of images, or a share below 1"),
@@ -95,6 +99,17 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(name, value, expected):
     with pytest.raises(ValueError) as error:
         isf.Recipe(**{name: value})
     assert f"{name} must be {expected}" in str(error.value) and repr(value) in str(error.value)
+
+
+def test_numbers_of_numpy_and_torch_become_pythons_own():
+    recipe = isf.Recipe(
+        lr=np.float32(0.5), epochs=np.int64(2), seed=np.int32(7), validation=np.float64(0.25), clip=torch.tensor(2.0),
+        stratified=np.bool_(False), width=np.array(32),
+    )  # fmt: skip
+    assert recipe == isf.Recipe(lr=0.5, epochs=2, seed=7, validation=0.25, clip=2.0, stratified=False, width=32)
+    assert json.loads(json.dumps(recipe.settings())) == recipe.settings()
+    with pytest.raises(ValueError, match=r"epochs must be a whole number from 1 on, got 2.0"):
+        isf.Recipe(epochs=np.float32(2))
 
 
 def test_patience_needs_validation_images():

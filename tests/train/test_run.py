@@ -128,6 +128,23 @@ def test_wrong_pixels_are_named(trained):
         run.predict(torch.zeros(2, 1, 8, 8))
 
 
+def test_an_array_is_refused_with_advice(trained):
+    for images in (corners().test.x.numpy(), [corners().test.x[0]]):
+        with pytest.raises(
+            ValueError, match=r"expected a tensor \[N, C, H, W\] or image files, got .*torch.from_numpy"
+        ):
+            isf.Run(trained).predict(images)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("checkpoint_every", 2.5), ("checkpoint_every", 0), ("q_frames", 2.5), ("q_frames", 1)]
+)
+def test_numbers_of_steps_and_pictures_are_checked_before_the_folder_is_made(tmp_path, name, value):
+    with pytest.raises(ValueError, match=rf"{name} must be .*, got {value}$"):
+        isf.train(corners(), None, RECIPE, out=tmp_path / "a", progress=False, **{name: value})
+    assert not (tmp_path / "a").exists()
+
+
 def test_data_with_other_classes_are_refused(trained):
     run, data = isf.Run(trained), corners()
     with pytest.raises(ValueError, match=r"other classes .*such as 'cat'"):

@@ -25,6 +25,17 @@ DEFAULT_KL_WEIGHT = 0.1
 """A cold posterior, temperature 1/10; of the comparison methods, and of `Ising` with few examples."""
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy's, or a tensor of a single one, as Python's own, which JSON can hold; all else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def make_plain(settings: Any) -> None:
+    """Make the numbers of a frozen dataclass Python's own."""
+    for each in dataclasses.fields(settings):
+        object.__setattr__(settings, each.name, plain(getattr(settings, each.name)))
+
+
 @dataclass
 class Parts:
     """The pieces of a model that carry a method, by layer name."""
@@ -141,6 +152,7 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         """Check every setting; an error names the value and what is allowed."""
+        make_plain(self)
         self._check("weight_noise", self.weight_noise, self.weight_noise >= 0, "zero or more")
         self._check("slab", self.slab, self.slab > 0, "more than zero")
         self._check("spike", self.spike, self.spike is None or self.spike > 0, "more than zero, or None")
@@ -154,9 +166,10 @@ class Method(ABC):
     def _check_rate(self, what: str, fine: Callable[[float], bool], expected: str) -> None:
         """Check a `Rate`; JSON's lists become tuples."""
         rate = getattr(self, what)
-        if isinstance(rate, list):
-            object.__setattr__(self, what, tuple(rate))
-        for one in rate if isinstance(rate, tuple | list) else (rate,):
+        if isinstance(rate, tuple | list):
+            rate = tuple(map(plain, rate))
+            object.__setattr__(self, what, rate)
+        for one in rate if isinstance(rate, tuple) else (rate,):
             self._check(what, one, fine(one), expected)
 
     def _check(self, what: str, value: object, fine: bool, expected: str) -> None:

@@ -48,6 +48,6 @@ def named_method(name: str, rate: Rate | None = None, settings: Mapping[str, Any
             raise ValueError(f"{setting} of {name} must be True or False, got {value!r}")
     try:
         return dataclasses.replace(method, **(settings or {}))
-    except TypeError as error:  # a word where a number should be
+    except TypeError:  # a word where a number should be
         given = ", ".join(f"{setting}={value!r}" for setting, value in (settings or {}).items())
-        raise ValueError(f"{name} cannot use {given}: {error}; give a number where one is expected") from None
+        raise ValueError(f"{name} cannot use {given}; give a number where one is expected") from None

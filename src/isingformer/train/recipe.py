@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..methods.method import make_plain
+
 Precision = Literal["auto", "float32", "bfloat16"]
 SMALL_IMAGE = 16
 """Images with fewer rows than this get the small network."""
@@ -72,13 +74,18 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check every setting; an error names the value and what is allowed."""
+        make_plain(self)
         for name in ("epochs", "batch", "width", "depth", "heads", "mlp", "patch", "patience", "train_size"):
             value = getattr(self, name)
-            self._check(name, (value is None and name != "epochs") or _whole(value, 1), "a whole number from 1 on")
-        self._check("lr", self.lr is None or (_real(self.lr) and self.lr > 0), "above 0")
-        self._check("weight_decay", _real(self.weight_decay) and self.weight_decay >= 0, "zero or more")
+            self._check(name, (value is None and name != "epochs") or whole(value, 1), "a whole number from 1 on")
+        self._check("lr", self.lr is None or (_real(self.lr) and self.lr > 0), "a finite number above 0")
+        self._check(
+            "weight_decay", _real(self.weight_decay) and self.weight_decay >= 0, "a finite number, zero or more"
+        )
         self._check("lr_warmup", _real(self.lr_warmup) and 0 <= self.lr_warmup < 1, "a share of the steps, in [0, 1)")
-        self._check("clip", self.clip is None or (_real(self.clip) and self.clip > 0), "above 0, or None")
+        self._check(
+            "clip", self.clip is None or (_real(self.clip) and self.clip > 0), "a finite number above 0, or None"
+        )
         text = isinstance(self.augment, str)
         fine = text and set(self.augmentations) <= {"flip", "crop"}
         self._check("augment", fine, "'flip', 'crop', 'flip,crop' or ''")
@@ -92,7 +99,7 @@ class Recipe:
         self._check("pool", self.pool in ("class", "mean"), "'class' or 'mean'")
         for name in ("seed", "sample_seed"):
             value = getattr(self, name)
-            fine = (value is None and name == "sample_seed") or (_whole(value, 0) and value < 2**62)
+            fine = (value is None and name == "sample_seed") or (whole(value, 0) and value < 2**62)
             self._check(name, fine, "a whole number from 0 on, below 2^62")
         if self.patience is not None:
             self._check("validation", self.validation > 0, "above 0 where patience is given")
@@ -145,7 +152,8 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
-def _whole(value: object, least: int) -> bool:
+def whole(value: object, least: int) -> bool:
+    """Whether something is a whole number that is not too small, nor too large for torch."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**62
 
 

@@ -84,6 +84,11 @@ class Run:
                 f"{self.folder} is not finished; give its training command again, and it goes on (with --overwrite and "
                 "gentler settings where it diverged)"
             )
+        if "compressed" in self.about:
+            raise ValueError(
+                f"{self.folder} is a compressed network; open it with "
+                f"isingformer.compress.open_run({str(self.folder)!r})"
+            )
         RunFolder(self.folder).check_model()
         try:
             return load(self.folder).to(self.device).eval()
@@ -190,7 +195,7 @@ class Run:
         trained_so = bool((about["origin"] or {}).get("resize"))
         height, width = about["size"]
         read = [
-            read_image(Path(file), channels=about["channels"], size=(height, width), resize=resize or trained_so)
+            read_image(_path(file), channels=about["channels"], size=(height, width), resize=resize or trained_so)
             for file in files
         ]
         return torch.stack(read) if read else torch.empty(0)
@@ -290,6 +295,15 @@ class Run:
     @staticmethod
     def _scores(found: Prediction, targets: Tensor) -> Scores:
         return scores(found.probs, targets.to(found.probs.device), entropy=found.entropy, epistemic=found.epistemic)
+
+
+def _path(file: object) -> Path:
+    if not isinstance(file, str | os.PathLike):
+        raise ValueError(
+            f"expected a tensor [N, C, H, W] or image files, got {type(file).__name__}; torch.from_numpy makes a "
+            "tensor of an array"
+        )
+    return Path(file)
 
 
 def _loaded(data: Dataset | str | os.PathLike[str]) -> Dataset:

@@ -12,6 +12,7 @@ import torch
 from ..data import Dataset, Images, load_data, split, standardise
 from ..methods import Attached, Ising, Method, attach, save
 from ..methods.distributed import by_first, nothing, processes, rank
+from ..methods.method import plain
 from ..nn.vit import ViT
 from .batches import Batches, derived_seed
 from .checkpoint import Progress
@@ -22,7 +23,7 @@ from .loop import Loop
 from .processes import joined, own_device
 from .progress import Bar, Several, TensorBoard, tensorboard_installed
 from .q_history import FRAMES, QHistory
-from .recipe import Recipe
+from .recipe import Recipe, whole
 from .run import Run
 
 
@@ -69,10 +70,11 @@ def train(
         FileExistsError: `out` holds a training with other settings.
     """
     method, recipe = method or Ising(), recipe or Recipe()
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be a number of steps from 1 on, or None, got {checkpoint_every}")
-    if q_frames < 0 or q_frames == 1:
-        raise ValueError(f"q_frames must be 2 or more pictures, or 0 for none, got {q_frames}")
+    checkpoint_every, q_frames = plain(checkpoint_every), plain(q_frames)
+    if checkpoint_every is not None and not whole(checkpoint_every, 1):
+        raise ValueError(f"checkpoint_every must be a number of steps from 1 on, or None, got {checkpoint_every!r}")
+    if not whole(q_frames, 0) or q_frames == 1:
+        raise ValueError(f"q_frames must be 2 or more pictures, or 0 for none, got {q_frames!r}")
     place = own_device(find_device(device))
     dataset = data if isinstance(data, Dataset) else load_data(data)
     sample, validation = split(
