@@ -78,6 +78,15 @@ def test_recovering_is_repeatable_and_helps(done, trained, tmp_path, distil):
     assert one["nll"] == other["nll"] < plain["nll"]
 
 
+def test_no_epochs_of_recovery_may_be_asked_for(done, trained, tmp_path):
+    found = [
+        json.loads(done("compress", trained, *QUICK, *more, "--out", tmp_path / name, "--json"))
+        for more, name in (((), "a"), (("--recover", "0"), "b"))
+    ]
+    assert [each["recovered_epochs"] for each in found] == [0, 0]
+    assert found[0]["after"]["nll"] == found[1]["after"]["nll"]
+
+
 def test_json_says_how_it_was_made(done, trained, tmp_path):
     given = ("--weights", "0.6", "--score", "magnitude", "--kinds", "units,heads", "--test-size", "50")
     found = json.loads(done("compress", trained, *given, "--json", "--out", tmp_path / "small"))
@@ -132,12 +141,13 @@ def test_a_training_is_never_replaced(refused, trained, tmp_path):
         (["--macs", "0.3", "--weights", "0.3"], "not allowed with argument"),
         (["--latency-ms", "0"], "latency_ms must be a time above 0, got 0.0"),
         (["--latency-ms", "1e-6"], "ask for more, or add structures"),
-        (["--macs", "0.3", "--kinds", "neurons"], "structures must be some of units, channels"),
+        (["--macs", "0.3", "--kinds", "units,neurons"], "--kinds: expected some of units, channels"),
+        (["--macs", "0.3", "--kinds", ","], "--kinds: expected some of units, channels"),
+        (["--macs", "0.3", "--recover", "-1"], "--recover: expected a whole number from 0 on, got '-1'"),
         (["--macs", "0.3", "--score", "luck"], "invalid choice: 'luck'"),
         (["--macs", "0.3", "--export", "tflite"], "invalid choice: 'tflite'"),
         (["--macs", "0.3", "--distil"], "distilling happens while recovering"),
         (["--macs", "0.3", "--test-size", "999"], "test_size must be 1 to 360, which is all there are, got 999"),
-        (["--macs", "0.3", "--recover", "0"], "expected a whole number from 1 on, got '0'"),
         (["--macs", "0.3", "--device", "tpu"], "device must be"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

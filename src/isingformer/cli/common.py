@@ -48,6 +48,11 @@ def count(text: str) -> int:
     return _whole(text, least=1)
 
 
+def none_or_more(text: str) -> int:
+    """A number of things, of which there may be none."""
+    return _whole(text, least=0)
+
+
 def seed(text: str) -> int:
     """A seed that torch takes."""
     return _whole(text, least=0)

@@ -13,7 +13,7 @@ from ..compress import Score, compress_run, open_run
 from ..compress.choose import STRUCTURES
 from ..compress.export import Format
 from ..train import find_device
-from .common import add_data_arguments, count, folder_name, print_json, seed
+from .common import add_data_arguments, count, folder_name, none_or_more, print_json, seed
 from .progress import transfers
 
 USAGE = "RUN [--weights X | --macs X | --latency-ms X] --out FOLDER [options]"
@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what goes, and what stays")
     what.add_argument("--score", choices=get_args(Score), metavar="NAME",
                       help=f"what a node is worth: {', '.join(get_args(Score))} (gate)")  # fmt: skip
-    what.add_argument("--kinds", type=names, metavar="NAME[,NAME]",
+    what.add_argument("--kinds", type=kinds, metavar="NAME[,NAME]",
                       help=f"what may go: {', '.join(STRUCTURES)} "
                       "(units,slices,heads, for a latency layers too; without a target units,channels)")  # fmt: skip
     what.add_argument("--bayesian", action="store_true", help="keep the posterior of what remains (a plain network)")
     after = parser.add_argument_group("afterwards")
-    after.add_argument("--recover", type=count, default=0, metavar="EPOCHS",
-                       help="fine-tune on the run's training images (not)")  # fmt: skip
+    after.add_argument("--recover", type=none_or_more, default=0, metavar="EPOCHS",
+                       help="fine-tune on the run's training images, 0: not (0)")  # fmt: skip
     after.add_argument("--distil", action="store_true", help="learn what the full posterior predicts too")
     after.add_argument("--export", choices=get_args(Format), metavar="NAME",
                        help=f"write the network for other programs too: {' or '.join(get_args(Format))}")  # fmt: skip
@@ -60,9 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Words between commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+def kinds(text: str) -> tuple[str, ...]:
+    """What may go, between commas; at least one."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found or not set(found) <= set(STRUCTURES):
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(STRUCTURES)}, with commas between, got {text!r}")
+    return found
 
 
 def run(args: argparse.Namespace) -> int:
