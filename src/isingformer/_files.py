@@ -98,6 +98,16 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def check_utf8(folder: Path) -> None:
+    """Refuse a folder whose name is not UTF-8: safetensors writes files there that it cannot read again."""
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"the name of the folder {str(folder)!a} is not UTF-8, which files of tensors need; choose another"
+        ) from None
+
+
 def write_text(file: Path, text: str) -> None:
     """Write text, whole or not at all."""
     with renamed(file) as temporary:

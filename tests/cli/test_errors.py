@@ -1,6 +1,7 @@
 """Wrong input: one line that names it, exit code 2, no traceback, and nothing left behind. See `refused`."""
 
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -428,6 +429,13 @@ def test_a_folder_that_cannot_be_is_noticed_before_the_work(refused, trained, fi
     images = files[:1] if line[0] == "explain" else ["--macs", "0.5"]
     out = tmp_path / "file" / "below"
     refused(line[0], trained, *images, *line[1:], "--out", out, names=[f"cannot make the folder {out}"])
+
+
+def test_a_folder_whose_name_is_not_utf8_is_noticed_before_the_work(refused, tiny, trained, tmp_path):
+    """safetensors would write there, and could not read it again."""
+    out = tmp_path / os.fsdecode(b"out\xff")
+    for line in (["train", *tiny, "--epochs", "100000000", "--quiet"], ["compress", trained, "--recover", "100000000"]):
+        refused(*line, "--out", out, names=["out\\udcff", "is not UTF-8", "choose another"])
 
 
 def test_a_level_that_is_no_share_is_noticed_before_the_work(refused, trained, files):

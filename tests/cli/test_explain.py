@@ -1,6 +1,7 @@
 """`isingformer explain`: one page for the images, and the numbers of Python."""
 
 import json
+import os
 import re
 import shutil
 
@@ -78,6 +79,13 @@ def test_that_the_bottlenecks_were_not_found_is_said(command, trained, files, tm
     found = command("explain", trained, files[0], "--out", tmp_path / "page", "--samples", "2")
     assert found.code == 0 and found.err == "the page has no table of bottlenecks: the sweep does not settle\n"
     assert "one-way" not in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+
+
+def test_an_image_whose_name_is_not_utf8_has_its_place_on_the_page(done, trained, files, tmp_path):
+    odd = files[0].rename(files[0].with_name(os.fsdecode(b"\xff\xfe.png")))
+    text = done("explain", trained, odd, "--samples", "2", "--out", tmp_path / "page")
+    assert "\\udcff\\udcfe.png" in text
+    assert "udcff" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
 def test_too_many_images_are_refused(command, trained, files, tmp_path):

@@ -112,6 +112,15 @@ def test_names_with_commas_quotes_and_letters_survive(done, trained, files):
         assert [row["file"] for row in read(done("predict", trained, *given, *SAMPLES, *form))] == list(map(str, given))
 
 
+@pytest.mark.parametrize("form", READERS, ids=str)
+def test_a_name_that_is_not_utf8_is_printed_escaped(start, trained, files, form):
+    files[0].rename(files[0].with_name(os.fsdecode(b"\xff\xfe.png")))
+    strict = {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"}
+    out, err = start("predict", trained, files[0].parent, *SAMPLES, *form, env=strict).communicate()
+    assert err == ""
+    assert "\\udcff\\udcfe.png" in out and len(READERS[form](out)) == len(files)
+
+
 def test_the_level_sets_how_wide_the_interval_is(done, trained, files):
     wide = as_json(done("predict", trained, *files, "--json"))
     narrow = as_json(done("predict", trained, *files, "--json", "--level", "0.5"))

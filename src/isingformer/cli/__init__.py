@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -52,6 +53,21 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def _every_name_prints() -> Iterator[None]:
+    """Inside, what stdout cannot encode, such as a file's name that is not UTF-8, is printed as an escape."""
+    out = sys.stdout
+    if not isinstance(out, io.TextIOWrapper) or out.errors != "strict":
+        yield
+        return
+    out.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed: `flush_output` says so
+            out.reconfigure(errors="strict")
+
+
 def build_parser() -> Parser:
     """The parser of all commands."""
     parser = Parser(
@@ -81,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             args.given = given
-            with _sigterm_raises():
+            with _sigterm_raises(), _every_name_prints():
                 return COMMANDS[args.command].run(args)
         finally:
             flush_output()

@@ -12,6 +12,7 @@ import torch
 from .._files import ready_folder
 from ..compress import CompactRun, open_run
 from ..data import find_images
+from ..data._reading import shown
 from ..explain import Bottlenecks, Explanation, bottlenecks, explain
 from ..methods import Ising
 from ..train import Run, find_device
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         page = found.write_page(
             out / "index.html", title=f"What {opened.folder.name} sees", classes=opened.classes,
-            names=[file.name for file in files],
+            names=[shown(file.name) for file in files],
             bottlenecks=_bottlenecks(opened), history=history,
         )  # fmt: skip
     rows = [_row(opened, file, found, n) for n, file in enumerate(files)]
@@ -77,7 +78,7 @@ def in_words(row: dict[str, Any]) -> str:
     """One line an image."""
     interval = f"{row['probability']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     patches = f"{row['for']} of {len(row['relevance'])} patches surely for it, {row['against']} against"
-    return f"{row['file']}: {row['class']} {interval}, {patches}"
+    return f"{shown(row['file'])}: {row['class']} {interval}, {patches}"
 
 
 def _opened(folder: str, device: str) -> Run:

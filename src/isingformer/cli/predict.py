@@ -10,6 +10,7 @@ from typing import Any
 
 from ..compress import open_run
 from ..data import find_images
+from ..data._reading import shown
 from ..predict import Prediction
 from ..train import find_device
 from .common import count, folder_name, image_name, print_json, seed, share
@@ -85,14 +86,14 @@ def table(files: list[Path], names: tuple[str, ...], found: Prediction, level: f
 
 def in_words(rows: list[dict[str, Any]], level: float) -> str:
     """The table for people: uncertainty in nats."""
-    files = [row["file"] for row in rows]
+    files = [shown(row["file"]) for row in rows]
     classes = [row["class"] for row in rows]
     wide, name = max(map(len, [*files, "image"])), max(map(len, [*classes, "class"]))
     interval = f"{level:.0%} interval"
     lines = [f"{'image':<{wide}}  {'class':<{name}}  probability  {interval:<14}  entropy = aleatoric + epistemic"]
-    for row in rows:
+    for file, row in zip(files, rows, strict=True):
         lines.append(
-            f"{row['file']:<{wide}}  {row['class']:<{name}}  {row['probability']:11.3f}  {row['low']:.3f} to "
+            f"{file:<{wide}}  {row['class']:<{name}}  {row['probability']:11.3f}  {row['low']:.3f} to "
             f"{row['high']:.3f}  {row['entropy']:7.3f} = {row['aleatoric']:9.3f} + {row['epistemic']:.3f}"
         )
     return "\n".join(lines)

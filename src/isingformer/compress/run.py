@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._files import SAVE_AGAIN, write_json
+from .._files import SAVE_AGAIN, check_utf8, write_json
 from ..curvature.likelihood import Likelihood, likelihood
 from ..data import Dataset, Images, split, subset
 from ..methods import Plain, attached_to
@@ -213,6 +213,7 @@ def _write(
 
 
 def _check_folder(run: Run, folder: Path, *, overwrite: bool) -> None:
+    check_utf8(folder)
     if folder.resolve() == run.folder.resolve():
         raise FileExistsError(f"compress: {folder} is the run itself, which would be lost; give another --out")
     there = [name for name in ("run.json", INDEX, SAVED) if (folder / name).is_file()]

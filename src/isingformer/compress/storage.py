@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import SAVE_AGAIN, make_folder, read_tensors, write_json, write_tensors
+from .._files import SAVE_AGAIN, check_utf8, make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import Likelihood
 from ..methods import Attached, attached_to, named_method
@@ -40,6 +40,7 @@ def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     if not isinstance(model, CompactViT):
         raise ValueError(f"save_compact: expected a CompactViT, got {type(model).__name__}; save others with save")
+    check_utf8(Path(folder))
     path, handle = make_folder(Path(folder)), attached_to(model)
     file = path / f"compact-{secrets.token_hex(4)}.safetensors"
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

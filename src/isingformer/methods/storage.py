@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import SAVE_AGAIN, check_tensors, make_folder, read_tensors, write_json, write_tensors
+from .._files import SAVE_AGAIN, check_tensors, check_utf8, make_folder, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import LIKELIHOODS, Gaussian, Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
@@ -76,6 +76,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 def _write(
     path: Path, model: nn.Module, method: Attached, weights: Mapping[str, Tensor], posterior: Mapping[str, Tensor]
 ) -> None:
+    check_utf8(path)
     make_folder(path)
     tag = secrets.token_hex(4)
     files = {"model": f"model-{tag}.safetensors", "posterior": f"posterior-{tag}.safetensors"}

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .._files import SAVE_AGAIN, make_folder, temporary_files, write_json, write_text
+from .._files import SAVE_AGAIN, check_utf8, make_folder, temporary_files, write_json, write_text
 from .._locks import locked
 from .._version import __version__
 from ..methods.storage import INDEX, check_saved, saved_tensors
@@ -153,6 +153,7 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Inside, no other process trains into this folder; temporary files of processes that died are removed."""
+        check_utf8(self.path)
         make_folder(self.path)
         # Where the system has no file locks, two trainings into one folder are the user's to avoid.
         with locked(self.path / ".lock", wait=False) as state:
