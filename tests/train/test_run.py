@@ -128,6 +128,36 @@ def test_wrong_pixels_are_named(trained):
         run.predict(torch.zeros(2, 1, 8, 8))
 
 
+def test_tensors_are_resized_as_data_are(trained):
+    run, large = isf.Run(trained), corners(side=16, channels=3)
+    found = run.predict(large.test.x, samples=3, resize=True)
+    assert found.probs.shape == (40, 4)
+    torch.testing.assert_close(run.predict(corners().test.x, samples=3, resize=True).probs,
+                               run.predict(corners().test.x, samples=3).probs)  # fmt: skip
+    outside = run.evaluate(samples=3, outside=large, resize=True).outside
+    assert outside.mean_entropy == pytest.approx(float(found.entropy.mean()), rel=1e-5)
+
+
+def test_resizing_is_advised_where_it_helps_alone(tmp_path):
+    """Between numbers of one's own and pixels of a file it cannot."""
+    data = corners()
+    own = isf.Dataset(
+        "numbers", *(isf.Images(part.x.float() / 51 - 2.5, part.y) for part in (data.train, data.test)), data.classes
+    )
+    recipe = dataclasses.replace(RECIPE, epochs=1)
+    run = isf.train(own, None, recipe, out=tmp_path / "a", progress=False, tensorboard=False)
+    for resize in (False, True):
+        for ask in (lambda r: run.predict(data.test.x, resize=r), lambda r: run.evaluate(outside=data, resize=r)):
+            with pytest.raises(
+                ValueError, match=r"images are uint8 .*; give pixels as .* had them \(--resize converts no units\)"
+            ):
+                ask(resize)
+    small = own.test.x[:, :, ::2, ::2].contiguous()
+    with pytest.raises(ValueError, match=r"images are float32 \[40, 1, 4, 4\]; .*; --resize \(resize=True\) converts"):
+        run.predict(small)
+    assert run.predict(small, samples=2, resize=True).probs.shape == (40, 4)
+
+
 def test_an_array_is_refused_with_advice(trained):
     for images in (corners().test.x.numpy(), [corners().test.x[0]]):
         with pytest.raises(

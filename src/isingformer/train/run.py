@@ -150,9 +150,11 @@ class Run:
         about = self.about["data"]
         pixels = str(x.dtype).removeprefix("torch.")
         if list(x.shape[1:]) != [about["channels"], *about["size"]] or pixels != about["pixels"]:
-            fix = "--resize (resize=True) converts sizes and colours" if x.dim() == 4 and pixels == "uint8" else (
-                "give pixels as the training data had them"
-            )  # fmt: skip
+            fix = "give pixels as the training data had them"
+            if pixels != about["pixels"]:
+                fix += " (--resize converts no units)"
+            elif x.dim() == 4:
+                fix = "--resize (resize=True) converts sizes and colours"
             raise ValueError(
                 f"images are {pixels} {list(x.shape)}; {self.folder} reads {about['pixels']} "
                 f"{['N', about['channels'], *about['size']]}; {fix}".replace("'N'", "N")
@@ -169,10 +171,12 @@ class Run:
             images: pixels ``[N, C, H, W]`` as the training data had them, or image files (one, or several).
             samples: passes, each a network drawn anew.
             seed: of the drawn networks.
-            resize: scale and crop files to the size that the model reads, and convert their colours. Done anyway where
-                the training images were resized.
+            resize: scale and crop them to the size that the model reads, and convert their colours. Done anyway with
+                files where the training images were resized.
         """
-        if not isinstance(images, Tensor):
+        if isinstance(images, Tensor):
+            images = self._resized(Images(images, torch.zeros(len(images)))).x if resize else images
+        else:
             images = self.read_images([images] if isinstance(images, str | os.PathLike) else images, resize=resize)
         if not len(images):
             raise ValueError("predict: there are no images; give at least one")
@@ -286,11 +290,13 @@ class Run:
         if size is not None and not 1 <= size <= len(images):
             raise ValueError(f"test_size must be 1 to {len(images)}, which is all there are, got {size}")
         chosen = images if size is None else subset(images, size, seed=0)
-        height, width = self.about["data"]["size"]
-        channels = self.about["data"]["channels"]
-        if resize and tuple(chosen.x.shape[1:]) != (channels, height, width):
-            chosen = resized(chosen, height, channels)
-        return chosen
+        return self._resized(chosen) if resize else chosen
+
+    def _resized(self, images: Images) -> Images:
+        """Images of the size and with the colours that the model reads; the same ones where they are so already."""
+        (height, width), channels = self.about["data"]["size"], self.about["data"]["channels"]
+        fits = tuple(images.x.shape[1:]) == (channels, height, width)
+        return images if fits else resized(images, (height, width), channels)
 
     @staticmethod
     def _scores(found: Prediction, targets: Tensor) -> Scores:
