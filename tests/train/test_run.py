@@ -158,6 +158,15 @@ def test_resizing_is_advised_where_it_helps_alone(tmp_path):
     assert run.predict(small, samples=2, resize=True).probs.shape == (40, 4)
 
 
+def test_a_sample_larger_than_one_of_the_sets_names_it_before_the_work(trained, monkeypatch):
+    run, few = isf.Run(trained), dataclasses.replace(corners(test=6), name="few")
+    monkeypatch.setattr(isf.Run, "predict", lambda *args, **more: pytest.fail("worked in vain"))
+    with pytest.raises(ValueError, match=r"test_size must be 1 to 6, .* test images of few, got 20"):
+        run.evaluate(outside=few, test_size=20)
+    with pytest.raises(ValueError, match=r"test_size must be 1 to 40, .* test images of corners, got 60"):
+        run.evaluate(outside=few, test_size=60)
+
+
 def test_an_array_is_refused_with_advice(trained):
     for images in (corners().test.x.numpy(), [corners().test.x[0]]):
         with pytest.raises(

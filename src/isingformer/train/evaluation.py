@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..data import Dataset
 from ..metrics import Scores
+
+
+def check_test_size(size: int | None, *datasets: Dataset | None) -> None:
+    """Refuse a sample of more test images than one of the datasets has; None among them is none."""
+    for dataset in datasets:
+        if size is not None and dataset is not None and not 1 <= size <= len(dataset.test):
+            raise ValueError(
+                f"test_size must be 1 to {len(dataset.test)}, all the test images of {dataset.name}, got {size}"
+            )
 
 
 @dataclass(frozen=True)

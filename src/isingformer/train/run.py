@@ -18,7 +18,7 @@ from ..metrics import Scores, ood_auroc, scores
 from ..predict import Prediction, fit_temperature, predict
 from .batches import standardised
 from .device import find_device, threads, threads_for
-from .evaluation import Evaluation, Outside
+from .evaluation import Evaluation, Outside, check_test_size
 from .folder import TRAIN_AGAIN, RunFolder
 from .own_data import check_same, read_own
 from .recipe import Recipe
@@ -233,7 +233,9 @@ class Run:
         if temperature and on == "validation":
             raise ValueError("evaluate: a temperature fitted on the validation images says nothing of them; use test")
         dataset = self.data(data_dir) if data is None else _loaded(data)
+        strange = None if outside is None else _loaded(outside)
         self._check_classes(dataset)
+        check_test_size(test_size, dataset, strange)
         ask = partial(self.predict, samples=samples, seed=seed)
         test = self._images(dataset, on, test_size, data_dir, resize=resize)
         found = ask(test.x)
@@ -247,8 +249,7 @@ class Run:
             fitted = fit_temperature(ask(held_out.x), held_out.y.to(self.device))
             raw, found = self._scores(found, test.y), found.tempered(fitted)
         elsewhere = None
-        if outside is not None:
-            strange = _loaded(outside)
+        if strange is not None:
             other = ask(self._fitting(strange.test, test_size, resize=resize).x)
             other = other if fitted is None else other.tempered(fitted)
             elsewhere = Outside(
@@ -287,8 +288,6 @@ class Run:
         return held_out
 
     def _fitting(self, images: Images, size: int | None, *, resize: bool) -> Images:
-        if size is not None and not 1 <= size <= len(images):
-            raise ValueError(f"test_size must be 1 to {len(images)}, which is all there are, got {size}")
         chosen = images if size is None else subset(images, size, seed=0)
         return self._resized(chosen) if resize else chosen
 
