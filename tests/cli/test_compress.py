@@ -100,7 +100,12 @@ def test_json_says_how_it_was_made(done, trained, tmp_path):
 def test_notes_go_to_stderr(command, trained, tmp_path):
     found = command("compress", trained, "--macs", "0.99", "--samples", "2", "--out", tmp_path / "small")
     assert found.code == 0
-    assert found.err.startswith("isingformer compress: note: nothing is removed") and len(found.err.splitlines()) == 1
+    assert found.err == (
+        "isingformer compress: note: nothing is removed, since the whole network meets the target; give a smaller one\n"
+    )
+    found = command("compress", trained, "--samples", "2", "--out", tmp_path / "same")
+    assert found.err.startswith("isingformer compress: note: nothing is removed (mean q 0.")
+    assert found.err.endswith("); give a target, or train with a larger delta\n")
 
 
 @pytest.mark.parametrize("bayesian", [(), ("--bayesian",)], ids=["one network", "drawn networks"])

@@ -119,7 +119,7 @@ def plan(
             selection = least_removal(everything, ranked, aim.fits)
         every = candidates(shape, cut, worth, costs) if "layers" in cut else ranked
         aim.check_reached(selection, everything.without(node for one in every for node in one.nodes), cut)
-    _notice(handle, selection, cut)
+    _notice(handle, selection, cut, aimed=not weights is macs is latency_ms is None)
     return selection
 
 
@@ -221,13 +221,15 @@ def _check_images(shape: Shape, images: Tensor | None, labels: Tensor | None) ->
         raise ValueError(f"compress: labels have shape {list(labels.shape)} for {what}; expected one label an image")
 
 
-def _notice(handle: Attached, selection: Selection, structures: Sequence[str]) -> None:
+def _notice(handle: Attached, selection: Selection, structures: Sequence[str], *, aimed: bool) -> None:
     """Warn where nothing is removed, where all of an attention or MLP is that was not to go, and where all is lost."""
     if all(bool(kept.all()) for kept in selection.keep.values()):
         about = handle.summary()
         warnings.warn(
-            f"compress: nothing is removed (mean q {about['mean_q']:.2f}, {about['dropped']:.0%} of the weights more "
-            "likely dropped than kept); give a smaller target, or train with a larger delta",
+            "compress: nothing is removed, since the whole network meets the target; give a smaller one"
+            if aimed
+            else f"compress: nothing is removed (mean q {about['mean_q']:.2f}, {about['dropped']:.0%} of the weights "
+            "more likely dropped than kept); give a target, or train with a larger delta",  # others need a target
             stacklevel=4,
         )
     empty, left = selection.emptied(), selection.result()
