@@ -34,7 +34,14 @@ def test_in_words_every_image_has_a_line_and_the_page_is_named(done, trained, fi
     lines = done("explain", trained, *files[:2], "--out", tmp_path / "page", "--samples", "4").splitlines()
     assert len(lines) == 3 and lines[-1] == f"the page is {tmp_path / 'page' / 'index.html'}"
     for file, line in zip(files, lines[:2], strict=False):
-        assert re.fullmatch(rf"{re.escape(str(file))}: \d [\d.]+ \([\d.]+ to [\d.]+\), \d+ of 4 patches .*", line)
+        assert re.fullmatch(
+            rf"{re.escape(str(file))}: \d [\d.]+ \([\d.]+ to [\d.]+\), \d+ of 4 patches surely .*", line
+        )
+
+
+def test_a_single_network_is_sure_of_nothing(done, trained, files, tmp_path):
+    said = done("explain", trained, files[0], "--out", tmp_path / "page", "--samples", "1")
+    assert " of 4 patches for it, " in said and "surely" not in said
 
 
 def test_the_class_to_trace_can_be_named(done, trained, files, tmp_path):

@@ -198,10 +198,12 @@ def test_a_reader_that_is_gone_before_the_first_line(command, trained, files, mo
     assert (found.code, found.err) == (0, "")
 
 
-def test_a_full_disk_below_the_output_is_said(command, trained, files, monkeypatch):
-    with open("/dev/full", "w") as full:
+@pytest.mark.parametrize("form", READERS, ids=str)
+@pytest.mark.parametrize("held_back", [1, 8192], ids=["at once", "at the end"])
+def test_a_full_disk_below_the_output_is_said(command, trained, files, monkeypatch, form, held_back):
+    with open("/dev/full", "w", buffering=held_back) as full:
         monkeypatch.setattr(sys, "stdout", full)
-        found = command("predict", trained, *files, *SAMPLES)
+        found = command("predict", trained, *files, *SAMPLES, *form)
         monkeypatch.undo()
     said = "isingformer predict: error: cannot write the output: No space left on device\n"
     assert (found.code, found.err) == (2, said)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from .._version import __version__
 from . import compress, data, evaluate, explain, explore, predict, report, study, train
-from .common import Parser
+from .common import Parser, printing
 
 COMMANDS = {
     "data": data,
@@ -120,13 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def flush_output() -> None:
     """Send out what was printed, while an error of that can be told: at its exit Python would only complain."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
+        with printing():
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still waiting
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise OSError(f"cannot write the output: {error.strerror}") from None
+        raise
 
 
 def in_one_line(error: Exception) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ..data import Dataset, load_data
@@ -96,4 +98,17 @@ def share(text: str) -> float:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with printing():
+        print(text)
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Inside, what stdout cannot take, more than is held back until the end, is said to be the output."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"cannot write the output: {error.strerror}") from None

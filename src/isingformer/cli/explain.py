@@ -69,15 +69,16 @@ def run(args: argparse.Namespace) -> int:
         print_json({"run": str(opened.folder), "page": str(page), **asked, "images": rows})
     else:
         for row in rows:
-            print(in_words(row))
+            print(in_words(row, sure=args.samples > 1))
         print(f"the page is {page}")
     return 0
 
 
-def in_words(row: dict[str, Any]) -> str:
-    """One line an image."""
+def in_words(row: dict[str, Any], *, sure: bool) -> str:
+    """One line an image; a single network is sure of nothing."""
     interval = f"{row['probability']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-    patches = f"{row['for']} of {len(row['relevance'])} patches surely for it, {row['against']} against"
+    surely = "surely " if sure else ""
+    patches = f"{row['for']} of {len(row['relevance'])} patches {surely}for it, {row['against']} against"
     return f"{shown(row['file'])}: {row['class']} {interval}, {patches}"
 
 

@@ -13,7 +13,7 @@ from ..data import find_images
 from ..data._reading import shown
 from ..predict import Prediction
 from ..train import find_device
-from .common import count, folder_name, image_name, print_json, seed, share
+from .common import count, folder_name, image_name, print_json, printing, seed, share
 
 USAGE = "RUN IMAGE [IMAGE ...] [options]"
 EXAMPLES = """examples:
@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
         print_json({"run": str(opened.folder), **asked, "images": rows})
     elif args.csv:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        with printing():
+            writer.writeheader()
+            writer.writerows(rows)
     else:
-        print(in_words(rows, args.level))
+        with printing():
+            print(in_words(rows, args.level))
     return 0
 
 
