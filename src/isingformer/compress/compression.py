@@ -224,12 +224,12 @@ def _check_images(shape: Shape, images: Tensor | None, labels: Tensor | None) ->
 def _notice(handle: Attached, selection: Selection, structures: Sequence[str], *, aimed: bool) -> None:
     """Warn where nothing is removed, where all of an attention or MLP is that was not to go, and where all is lost."""
     if all(bool(kept.all()) for kept in selection.keep.values()):
-        about = handle.summary()
+        about = handle.summary()  # without a target it is an Ising posterior, which has a delta
         warnings.warn(
             "compress: nothing is removed, since the whole network meets the target; give a smaller one"
             if aimed
             else f"compress: nothing is removed (mean q {about['mean_q']:.2f}, {about['dropped']:.0%} of the weights "
-            "more likely dropped than kept); give a target, or train with a larger delta",  # others need a target
+            "more likely dropped than kept); give a target, or train with a larger delta",
             stacklevel=4,
         )
     empty, left = selection.emptied(), selection.result()
