@@ -28,21 +28,22 @@ CHOSEN = (
 )  # fmt: skip
 TABLES = {
     name: ROOT / f"results/trials-{name}.json"
-    for name in ("network", "per-image", "width", "default", "evidence", "warmup", "h200", "small")
+    for name in ("control", "ideas", "network", "per-image", "width", "default", "evidence", "warmup", "h200", "small")
 }
 
 
 def table(file):
-    """A row for what was tried in a cell, at its rates: NLL, accuracy and calibration error."""
+    """A row for what was tried in a cell, at its rates: NLL, accuracy, calibration error, and what else was kept."""
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    lines = [
-        "| data | tried | rate | NLL | accuracy | ECE | share dropped |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    more = {"dropped": "share dropped"} | ({"mean q": "mean q"} if file.stem == "trials-control" else {})
+    shown = {name: words for name, words in more.items() if name in rows[0]}
+    head = ["data", "tried", "rate", "NLL", "accuracy", "ECE", *shown.values()]
+    lines = [head, ["---"] * len(head)]
     for row in rows:
-        figures = f"{row['nll']:.3f} | {row['accuracy']:.3f} | {row['ece']:.3f} | {row['dropped']:.2f}"
-        lines.append(f"| {row['data']} {row['size']} | {row['tried']} | {row['rate']} | {figures} |")
-    return "\n".join(lines) + "\n"
+        scores = [f"{row[name]:.3f}" for name in ("nll", "accuracy", "ece")]
+        others = [f"{row[name]:.2f}" for name in shown]
+        lines.append([f"{row['data']} {row['size']}", row["tried"], str(row["rate"]), *scores, *others])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def side_by_side():
@@ -84,6 +85,27 @@ def test_what_noise_on_nodes_of_narrow_layers_does_is_in_the_results():
         pairs = [f"{wide[data, rate]:.3f} against {one[data, rate]:.3f}" for rate in (0.1, 0.5)]
         assert f"{pairs[0]} and {pairs[1]} with {words}" in said
     assert all(wide[key] > one[key] for key in wide)
+
+
+def test_what_the_evidence_does_is_in_the_results():
+    rows = json.loads(TABLES["control"].read_text(encoding="utf-8"))["rows"]
+    said, data = PAGE.replace("\n  ", " "), ("fashion-mnist", "cifar10", "mnist")
+
+    def of(tried, rate, score="nll"):
+        found = {row["data"]: row[score] for row in rows if (row["tried"], row["rate"]) == (tried, rate)}
+        return [f"{found[name]:.3f}" for name in data]
+
+    def pairs(one, other, score="nll"):
+        return [f"{a} and {b}" for a, b in zip(of(*one, score), of(*other, score), strict=True)]
+
+    none = "its noise without evidence"
+    first, second, third = pairs(("ising", 0.1), (none, 0.1))
+    assert f"NLL {first} with 3,000 images of Fashion-MNIST, {second} of CIFAR-10, {third} of MNIST" in said
+    high = pairs(("ising", 0.5), (none, 0.44))
+    assert f"NLL is {high[0].replace(' and', ' with it and')} without, {high[1]}, {high[2]}, and accuracy" in said
+    assert f"accuracy {', '.join(pairs(('ising', 0.5), (none, 0.44), 'accuracy'))}." in said
+    drawn, fresh = of("dropout", 0.5), of("dropout, predicted by local", 0.5)
+    assert ", ".join(f"{f} instead of {d}" for f, d in zip(fresh, drawn, strict=True)) in said
 
 
 @pytest.mark.parametrize("name", TABLES)
