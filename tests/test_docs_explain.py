@@ -63,6 +63,18 @@ def test_the_flags_are_those_of_the_command():
     assert set(re.findall(r"^\| `(--[a-z-]+)` \|", PAGE, re.M)) == known
 
 
+def test_so_are_those_of_todays_defaults():
+    found = json.loads((ROOT / "results/explain-node-noise.json").read_text("utf-8"))
+    areas = {row["order"]: f"{row['deletion, mean']:.3f}" for row in found["rows"]}
+    gaps = {row["order"]: f"{row['gap, mean']:.3f}" for row in found["choice"]}
+    said = PAGE.replace("\n", " ")
+    assert (
+        f"{areas['relevance']} for relevance, {areas['rollout']} for rollout, {areas['raw attention']} for raw" in said
+    )
+    assert f"and {areas['random']} for random order" in said and found["chosen"] == "2 points"
+    assert f"a gap of {gaps['2 points']} against {gaps['4 points']} of four" in said and Way().steps == 4
+
+
 @pytest.mark.parametrize(
     ("name", "made"), [("choice", choice_table), ("faithful", faithful_table), ("time", time_table)]
 )
