@@ -176,3 +176,16 @@ def test_text_from_data_is_text(tmp_path):
     assert EVIL in " ".join(found.words)
     for image in found.all("img"):
         assert "<script" not in image["src"] and "%3Cscript" not in image["src"]
+
+
+def test_scores_by_fresh_noise_stand_in_the_cells_that_have_them():
+    assert "fresh noise" not in page(RECORDS).text
+    first, *others = study(datasets=("mnist",), sizes=(300,), methods=("dropout",), rates=(0.1,), replicas=2)
+    fresh = dataclasses.replace(first, scores={**first.scores, "local_nll": 0.125})
+    text = page([fresh, *others]).text
+    assert "NLL, fresh noise 0.125" in text and "ECE, fresh noise" not in text
+
+
+def test_a_setting_without_a_value_is_none():
+    records = [dataclasses.replace(record, recipe={"augment": "", "epochs": 3}) for record in RECORDS]
+    assert "augment none, epochs 3" in page(records).text

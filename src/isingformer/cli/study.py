@@ -62,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
     command = shlex.join(["isingformer", *args.given])
     started = time.monotonic()
     if not args.quiet:
-        print(
-            f"{plan.name}: {plan.trainings} trainings in {len(plan.cells())} cells of {plan.replicas}, into {folder}",
-            file=sys.stderr,
-        )
+        number = len(plan.cells())
+        cells = f"{number} cell{'s' if number > 1 else ''} of {plan.replicas}"
+        print(f"{plan.name}: {plan.trainings} trainings in {cells}, into {folder}", file=sys.stderr)
     if not args.offline:
         with transfers(shown=not args.quiet) as bar:
             needed = {cell.dataset for cell in plan.cells() if shard.has(cell)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .compare import Verdict, verdict_list
 from .figures import Chart, data_uri, themed
 from .record import Cell, Record
-from .summary import LABELS, cell_order, summarise
+from .summary import LABELS, cell_order, measured, summarise
 from .table import Table, slug
 from .tables import dataset_label
 
@@ -182,7 +182,7 @@ def cell_details(cells: Cells) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for cell, summary in summarise(itertools.chain(*cells.values())).items():
         records = cells[cell]
-        scores = [(LABELS[m], summary.means[m], summary.sds[m], summary.counts[m]) for m in LABELS]
+        scores = [(LABELS[m], summary.means[m], summary.sds[m], summary.counts[m]) for m in measured(records)]
         settings = {**_same([r.settings for r in records]), **_same([r.recipe for r in records]),
                     **_same([r.network for r in records])}  # fmt: skip
         found.setdefault(cell.dataset, []).append({
@@ -228,4 +228,4 @@ def _common(values: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return (value or "none") if isinstance(value, str) else json.dumps(value, default=str)
