@@ -9,6 +9,7 @@ import torch
 import isingformer as isf
 from isingformer.compress import CompactRun, class_probabilities, compress_run, load_compact, open_run
 from isingformer.compress.run import training_images
+from isingformer.compress.storage import prepared
 
 RECIPE = {"width": 16, "depth": 2, "heads": 2, "mlp": 16, "patch": 4, "epochs": 3}
 
@@ -75,20 +76,26 @@ def test_one_structure_may_be_a_word(binary, tmp_path):
     assert json.loads((tmp_path / "b" / "run.json").read_text())["compressed"]["structures"] == ["layers"]
 
 
-def test_what_fails_to_replace_a_run_leaves_its_files_but_no_run(binary, tmp_path, monkeypatch):
-    """Not the new graph beside the old network."""
+@pytest.mark.parametrize("name", ["write_tensors", "write_json"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_fails_to_replace_a_run_leaves_it_as_it_was(binary, two_classes, tmp_path, monkeypatch, name, error):
+    """Its tensors, index, graph and run.json, whatever the moment: it opens as before."""
 
     def fails(*args):
-        raise OSError("no space")
+        raise error("no space")
 
     how = {"samples": 2, "export_as": "torch"}
     compress_run(binary, tmp_path / "b", macs=0.8, **how)
     before = {file.name: file.read_bytes() for file in (tmp_path / "b").iterdir()}
-    monkeypatch.setattr(sys.modules[compress_run.__module__], "save_compact", fails)
-    with pytest.raises(OSError, match="no space"):
-        compress_run(binary, tmp_path / "b", macs=0.4, overwrite=True, **how)
-    del before["run.json"]
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[prepared.__module__], name, fails)
+        with pytest.raises(error, match="no space"):
+            compress_run(binary, tmp_path / "b", macs=0.4, overwrite=True, **how)
     assert {file.name: file.read_bytes() for file in (tmp_path / "b").iterdir()} == before
+    assert open_run(tmp_path / "b", dataset=two_classes).predict(two_classes.test.x, samples=2).probs.isfinite().all()
+    compress_run(binary, tmp_path / "b", macs=0.4, overwrite=True, samples=2)
+    there = {file.name.split("-")[0] for file in (tmp_path / "b").iterdir()}
+    assert there == {"run.json", "compact.json", "compact", "compression.json"}  # the old graph went too
 
 
 def test_nothing_is_written_where_something_fails(binary, tmp_path, monkeypatch):

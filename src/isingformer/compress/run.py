@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ from .export import SUFFIX, Format, check_format, export
 from .recover import recover
 from .report import CompressionReport, compression_report
 from .scores import Score
-from .storage import INDEX, load_compact, save_compact
+from .storage import INDEX, load_compact, prepared
 
 REPORT = "compression.json"
 IMAGES = 1024
@@ -187,7 +188,10 @@ def _write(
     folder: Path, network: CompactViT, report: CompressionReport, about: dict[str, Any], export_as: Format | None,
     samples: int | None, seed: int,
 ) -> Path | None:  # fmt: skip
-    """All files, run.json last: without it the rest is no run. That of before goes before anything else of it does."""
+    """All files, run.json last: without it the rest is no run.
+
+    What takes room comes first, under names of its own. Until it is there, a network of before stays as it was.
+    """
     data, exported, fresh = about["data"], None, None
     if export_as is not None:
         exported = folder / f"network{SUFFIX[export_as]}"
@@ -197,8 +201,9 @@ def _write(
             likelihood=about["recipe"]["likelihood"],
         )  # fmt: skip
     try:
-        (folder / "run.json").unlink(missing_ok=True)
-        save_compact(network, folder)
+        put_in_place = prepared(network, folder)
+        with _set_aside(folder / "run.json"):
+            put_in_place()
     except BaseException:
         if fresh is not None:
             fresh.unlink(missing_ok=True)
@@ -210,6 +215,21 @@ def _write(
     write_json(folder / REPORT, report.as_dict())
     write_json(folder / "run.json", about)
     return exported
+
+
+@contextlib.contextmanager
+def _set_aside(file: Path) -> Iterator[None]:
+    """Take a file away, and bring it back where what is inside fails: by its name, which needs no room."""
+    aside = file.with_name(f".old-{file.name}")
+    if file.exists():
+        os.replace(file, aside)
+    try:
+        yield
+    except BaseException:
+        if aside.exists():
+            os.replace(aside, file)
+        raise
+    aside.unlink(missing_ok=True)
 
 
 def _check_folder(run: Run, folder: Path, *, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         model: what `compress` gave.
         folder: created where it does not exist; other files in it are left alone.
     """
+    prepared(model, folder)()
+
+
+def prepared(model: nn.Module, folder: str | os.PathLike[str]) -> Callable[[], None]:
+    """The first part of `save_compact`, which takes the room and the time; what it returns puts the network in place.
+
+    Whatever fails in either, the network that was there before stays whole.
+    """
     if not isinstance(model, CompactViT):
         raise ValueError(f"save_compact: expected a CompactViT, got {type(model).__name__}; save others with save")
     check_utf8(Path(folder))
@@ -56,16 +65,20 @@ def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "frozen": frozen_names(model),
         "file": file.name,
     }
-    try:
-        write_tensors(file, tensors)
-        write_json(path / INDEX, index)
-    except BaseException:
-        if file.name not in _text_of(path / INDEX):  # the new index may be in place already
-            file.unlink(missing_ok=True)
-        raise
-    for old in path.glob("*.safetensors"):
-        if re.fullmatch(r"compact-[0-9a-f]{8}\.safetensors", old.name) and old != file:
-            old.unlink(missing_ok=True)
+    write_tensors(file, tensors)
+
+    def put_in_place() -> None:
+        try:
+            write_json(path / INDEX, index)
+        except BaseException:
+            if file.name not in _text_of(path / INDEX):  # the new index may be in place already
+                file.unlink(missing_ok=True)
+            raise
+        for old in path.glob("*.safetensors"):
+            if re.fullmatch(r"compact-[0-9a-f]{8}\.safetensors", old.name) and old != file:
+                old.unlink(missing_ok=True)
+
+    return put_in_place
 
 
 def load_compact(folder: str | os.PathLike[str], *, likelihood: Likelihood | None = None) -> CompactViT:
