@@ -75,9 +75,21 @@ def test_some_sizes_methods_and_rates_are_a_part(done, plan, tmp_path):
     assert names == {f"digits_30_ising_0.5_r{replica}.json" for replica in (0, 1)}
 
 
+def test_the_first_replicas_are_a_part_and_the_others_follow(done, plan, tmp_path):
+    line = ["study", plan, "--out", tmp_path / "study", "--jobs", "1", "--device", "cpu", "--quiet"]
+    assert "2 of 2 trainings done" in done(*line, "--replicas", "1")
+    names = {file.name for file in (tmp_path / "study" / "records").iterdir()}
+    assert names == {"digits_20_plain_r0.json", "digits_20_ising_0.1_r0.json"}
+    assert "4 of 4 trainings done" in done(*line)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            ["study", "quick", "--replicas", "50"],
+            "from 1 to 3, which is what the plan 'quick' has, got 50",
+        ),
         (["study", "paper", "--datasets", "mnist", "--sizes", "5000"], "name sizes that one of the datasets has"),
         (["study", "quick", "--rates", "0.2"], "the plan 'quick' has no rate 0.2; it has 0.1, 0.5"),
         (["study", "nothere.toml"], "cannot read the plan 'nothere.toml'"),

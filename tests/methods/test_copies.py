@@ -49,3 +49,20 @@ def test_a_copy_is_the_same_model_and_trains_on(under_way, how):
     for _ in range(2):
         one_step(twin, method, 3 * x, y)
     assert not torch.equal(method.drop_probability()["head"], before)  # its own passes were measured
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", [copy.deepcopy, written, lambda model: AveragedModel(model).module])
+def test_on_a_gpu_whose_answer_is_still_to_come_too(tiny, batch, how):
+    model, (x, y) = tiny().cuda(), batch()
+    x, y = x.cuda(), y.cuda()
+    method = isf.attach(model, isf.Ising(warmup=0, refresh=2), examples=10)
+    for _ in range(3):
+        one_step(model, method, x, y)
+    twin = how(model)
+    assert torch.equal(twin.eval()(x), model.eval()(x))
+    twin.train()
+    before = isf.attached_to(twin).drop_probability()["head"].clone()
+    for _ in range(2):
+        one_step(twin, isf.attached_to(twin), 3 * x, y)
+    assert not torch.equal(isf.attached_to(twin).drop_probability()["head"], before)

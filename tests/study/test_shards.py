@@ -1,4 +1,4 @@
-"""Parts of a grid: for several machines, and by dataset, method, size and rate."""
+"""Parts of a grid: for several machines, and by dataset, method, size, rate and replica."""
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +62,20 @@ def test_some_sizes_and_rates_alone():
         ValueError, match="nothing of the plan 'paper' is of all the datasets, methods, sizes and rates"
     ):
         shard_of(paper, Shard(datasets=("mnist",), sizes=(5000,)))
+
+
+def test_the_first_replicas_alone():
+    plan = read_plan("paper")
+    some = Shard(methods=("ising",), replicas=3)
+    every = shard_of(plan, Shard(methods=("ising",)))
+    assert shard_of(plan, some) == [(cell, replica) for cell, replica in every if replica in (0, 1, 2)]
+    assert len(shard_of(plan, some)) == 24 * 3
+    parts = [shard_of(plan, some._replace(i=i, n=3)) for i in (1, 2, 3)]
+    assert parts[0] + parts[1] + parts[2] == shard_of(plan, some)
+    assert shard_of(plan, Shard(replicas=10)) == shard_of(plan, Shard())
+    for wrong in (0, 11, 2.0):
+        with pytest.raises(ValueError, match=f"from 1 to 10, which is what the plan 'paper' has, got {wrong}"):
+            shard_of(plan, Shard(replicas=wrong))
 
 
 @pytest.mark.parametrize("shard", [(0, 1), (2, 1), (1.0, 2)])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from ..data import SOURCES, fetch
-from ..study import Outcome, Store, parse_shard, read_plan, run_study, write_results
+from ..study import Outcome, Shard, Store, parse_shard, read_plan, run_study, write_results
 from .common import add_data_arguments, count, folder_name, print_json
 from .progress import transfers
 
@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", default=(), metavar="NAME", help="likewise")
     parser.add_argument("--sizes", nargs="+", default=(), type=count, metavar="N", help="likewise")
     parser.add_argument("--rates", nargs="+", default=(), type=float, metavar="RATE", help="likewise")
+    parser.add_argument("--replicas", type=count, metavar="N",
+                        help="the first N of every cell; the others can follow")  # fmt: skip
     parser.add_argument("--jobs", type=count, metavar="N",
                         help="processes side by side (one on a GPU, one a core on a CPU)")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
@@ -50,13 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run what is left of it, then write the report."""
     plan = read_plan(args.plan)
-    shard = (
-        parse_shard(args.shard)
-        ._replace(
-            datasets=tuple(args.datasets), methods=tuple(args.methods), sizes=tuple(args.sizes), rates=tuple(args.rates)
-        )
-        .checked(plan)
-    )
+    i, n, *_ = parse_shard(args.shard)
+    parts = (tuple(args.datasets), tuple(args.methods), tuple(args.sizes), tuple(args.rates))
+    shard = Shard(i, n, *parts, replicas=args.replicas).checked(plan)
     runner = _runner(args)
     folder = args.out or f"studies/{plan.name}"
     command = shlex.join(["isingformer", *args.given])

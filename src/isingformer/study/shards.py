@@ -1,7 +1,7 @@
 """Parts of a grid.
 
 For several machines: every training in exactly one of them, at about the same cost each. Or some datasets, sizes,
-methods and rates before the others.
+methods, rates and replicas before the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .record import Cell
 class Shard(NamedTuple):
     """The i-th of n parts of a grid, and of that what belongs to some datasets, methods, sizes and rates.
 
-    Where none is named, to all. A method without a rate, such as `plain`, belongs to every rate.
+    Where none is named, to all. A method without a rate, such as `plain`, belongs to every rate. Of each cell the first
+    `replicas` alone; None: all.
     """
 
     i: int = 1
@@ -27,10 +28,16 @@ class Shard(NamedTuple):
     methods: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
+    replicas: int | None = None
 
     def checked(self, plan: Plan) -> Shard:
         """The same, where the plan has all that is named."""
         _check(self.i, self.n, f"{self.i}/{self.n}")
+        if self.replicas is not None and not (whole(self.replicas) and self.replicas <= plan.replicas):
+            raise ValueError(
+                f"replicas must be a whole number from 1 to {plan.replicas}, which is what the plan {plan.name!r} has, "
+                f"got {self.replicas!r}"
+            )
         self.part.checked(plan.cells(), f"the plan {plan.name!r}")
         return self
 
@@ -75,4 +82,5 @@ def shard_of(plan: Plan, shard: Shard) -> list[tuple[Cell, int]]:
             if (2 * before + cost) * shard.n // (2 * total) == shard.i - 1:
                 mine.append((cell, replica))
             before += cost
-    return [(cell, replica) for cell, replica in mine if shard.has(cell)]
+    number = plan.replicas if shard.replicas is None else shard.replicas
+    return [(cell, replica) for cell, replica in mine if shard.has(cell) and replica < number]
