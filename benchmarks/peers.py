@@ -69,24 +69,25 @@ def ivon(data, recipes, plan, device, *, lr, curvature, decay, beta, clip):
     from ivon import IVON
 
     torch.manual_seed(0)  # IVON draws from the default generator
-    stack = Stack(data, isf.Plain(), recipes, device=device, fast=False)
+    stack = Stack(data, isf.Plain(), recipes, device=device)
     optimizer = IVON(
         list(stack.model.parameters()), lr=lr, ess=stack.rows.shape[1], hess_init=curvature, weight_decay=decay,
         beta2=beta, clip_radius=clip,
     )  # fmt: skip
     stack.model.train()
-    for step in range(stack.steps):
-        if step % stack.per_epoch == 0:
-            order = stack._order(step // stack.per_epoch)
-        place = step % stack.per_epoch * stack.batch
-        stack._set(step, order[:, place : place + stack.batch])
-        optimizer.param_groups[0]["lr"] = lr * schedule(step, steps=stack.steps, warmup=stack.recipe.lr_warmup)
-        with optimizer.sampled_params(train=True):
-            with stack.autocast():
-                outputs = stack.model(stack.batch_x)
-            stack.likelihood.nll(outputs.to(stack.dtype), stack.batch_y).mean(1).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    with stack._programs(compiled=stack.compiled):  # a step that moves weights to other storage cannot be a CUDA graph
+        for step in range(stack.steps):
+            if step % stack.per_epoch == 0:
+                order = stack._order(step // stack.per_epoch)
+            place = step % stack.per_epoch * stack.batch
+            stack._set(step, order[:, place : place + stack.batch])
+            optimizer.param_groups[0]["lr"] = lr * schedule(step, steps=stack.steps, warmup=stack.recipe.lr_warmup)
+            with optimizer.sampled_params(train=True):
+                with stack.autocast():
+                    outputs = stack.model(stack.batch_x)
+                stack.likelihood.nll(outputs.to(stack.dtype), stack.batch_y).mean(1).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
     total = 0.0
     for _ in range(plan.samples):
         with optimizer.sampled_params():
