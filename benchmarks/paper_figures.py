@@ -47,7 +47,8 @@ def overview(cells):
         by_size.size_axis(panels[0, column], sorted({cell.size for cell in own}))
         panels[-1, column].set_xlabel("training images")
     figure.align_ylabels(panels[:, 0])
-    samples = max(summary.replicas for summary in cells.values())
-    title = f"Test images, mean and standard deviation over {samples} training samples"
+    samples = {summary.replicas for summary in cells.values()}
+    most = f"{'up to ' if len(samples) > 1 else ''}{max(samples)}"
+    title = f"Test images, mean and standard deviation over {most} training samples"
     legend(figure, title, methods, {}, columns=5)
     return figure

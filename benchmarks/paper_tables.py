@@ -74,22 +74,32 @@ def table(head, rows):
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + "\n"
 
 
+def paragraphs(*parts):
+    """Those that say something, with an empty line between."""
+    return "\n".join(filter(None, parts))
+
+
 def by_method(cells, entry):
-    """A row a dataset, size and rate, a column a method: what `entry` says of a cell."""
+    """A row a dataset, size and rate, a column a method: what `entry` says of it and its mark for fewer samples."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    rows = [
-        [f"{DATASETS[dataset]}, {size:,}", str(rate), *(entry(Cell(dataset, size, method, rate)) for method in methods)]
-        for dataset, size, rate in dict.fromkeys((cell.dataset, cell.size, cell.rate) for cell in cells)
-    ]
-    return table(["data, images", "rate", *methods], rows)
+    samples = {cell: len(own["accuracy"]) for cell, own in cells.items()}
+    most = max(samples.values(), default=0)
+    marks = {cell: f" ({number})" for cell, number in samples.items() if number < most}
+    rows = []
+    for dataset, size, rate in dict.fromkeys((cell.dataset, cell.size, cell.rate) for cell in cells):
+        own = [Cell(dataset, size, method, rate) for method in methods]
+        entries = [entry(cell, marks.get(cell, "")) for cell in own]
+        rows.append([f"{DATASETS[dataset]}, {size:,}", str(rate), *entries])
+    note = f"In brackets, the number of training samples where it is not {most}.\n" if marks else ""
+    return paragraphs(table(["data, images", "rate", *methods], rows), note)
 
 
 def accuracies(abouts, cells):
     """Ours / the paper's."""
 
-    def entry(cell):
+    def entry(cell, fewer):
         theirs = paper_number(cell)
-        own = f"{mean(cells, cell, 'accuracy'):.3f}" if cell in cells else "–"
+        own = f"{mean(cells, cell, 'accuracy'):.3f}{fewer}" if cell in cells else "–"
         mark = "" if theirs.comparable else " †"
         return f"{own} / {theirs.means['accuracy']:.3f}{mark}"
 
@@ -99,9 +109,10 @@ def accuracies(abouts, cells):
 def calibrations(abouts, cells):
     """NLL / ECE / confidence minus accuracy."""
 
-    def entry(cell):
+    def entry(cell, fewer):
         if cell not in cells:
             return "–"
-        return "{:.3f} / {:.3f} / {:+.3f}".format(*(mean(cells, cell, s) for s in ("nll", "ece", "overconfidence")))
+        numbers = (mean(cells, cell, score) for score in ("nll", "ece", "overconfidence"))
+        return "{:.3f} / {:.3f} / {:+.3f}".format(*numbers) + fewer
 
     return by_method(cells, entry)

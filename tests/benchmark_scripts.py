@@ -22,3 +22,8 @@ def values(accuracy, nll, ece, **more):
     scores = {"accuracy": accuracy, "nll": nll, "ece": ece, **others, **more}
     which = {"replica": [0, 1, 2], "seed": [1, 2, 3]}
     return which | {name: own if isinstance(own, list) else [own] * 3 for name, own in scores.items()}
+
+
+def first(own, number):
+    """The same cell with its first replicas alone."""
+    return {name: found[:number] for name, found in own.items()}
