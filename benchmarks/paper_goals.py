@@ -1,14 +1,16 @@
 """`ising` against dropout and dropconnect at the same rate: what is better, what is worse, and how surely.
 
 Parts of docs/results.md and of the README, as in `paper_tables.py`. Two cells are compared over the replicas that both
-have, paired by their seeds: the same training sample, initial weights and order of batches.
+have, paired by their seeds: the same training sample, initial weights and order of batches. So the means in a row of a
+table are over the replicas that all its cells have.
 """
 
+import collections
 import csv
 import io
 import statistics
 
-from paper_tables import mean, table
+from paper_tables import mean, paragraphs, table
 
 from isingformer.study.compare import with_interval
 from isingformer.study.paper import paper_number
@@ -21,6 +23,8 @@ SHOWN = (*RIVALS, "ising")
 MIDDLE = (5000, 6000)
 LARGER = "from 5,000 images on"
 PAPER_RATES = (0.1, 0.5)
+REPLICAS = 10
+"""Training samples of a cell in the paper: a table says where it has fewer."""
 NEARLY = 0.02
 """How far the mean of q may be from another method's rate to count as the same."""
 COMPARED = ("nll", "ece", "accuracy")
@@ -44,9 +48,43 @@ def at_paper_rates(cells):
     return {cell: own for cell, own in cells.items() if cell.rate in PAPER_RATES}
 
 
+def common(cells, *own):
+    """The seeds of the replicas that all of these have."""
+    return set.intersection(*(set(cells[cell]["seed"]) for cell in own))
+
+
 def comparable(cells, *own):
     """Whether all of these are trained, on some training sample in common."""
-    return all(cell in cells for cell in own) and bool(set.intersection(*(set(cells[cell]["seed"]) for cell in own)))
+    return all(cell in cells for cell in own) and bool(common(cells, *own))
+
+
+def paired(cells, *own):
+    """These cells alone, with the replicas that all of them have."""
+    seeds = common(cells, *own)
+    return {
+        cell: {
+            score: [value for value, seed in zip(values, cells[cell]["seed"], strict=True) if seed in seeds]
+            for score, values in cells[cell].items()
+        }
+        for cell in own
+    }
+
+
+def over(rows, counted=False):
+    """A sentence: how many training samples the rows of a table are over; nothing where each is over all ten.
+
+    Args:
+        rows: what `paired` gave for each.
+        counted: whether there are counts beside the table, for which only two cells at a time are compared.
+    """
+    numbers = [len(next(iter(own.values()))["seed"]) for own in rows]
+    if all(number >= REPLICAS for number in numbers):
+        return ""
+    (fewest, times), *others = sorted(collections.Counter(numbers).items())
+    said = f"{fewest} in {f'{times} of {len(rows)} rows' if others else 'each'}"
+    said += "".join(f", {number} in {times}" for number, times in others)
+    also = " Counts are over those that the two compared have." if counted else ""
+    return f"Means are over the training samples that all in a row have: {said}.{also}\n"
 
 
 def same_rate(cells):
@@ -85,6 +123,7 @@ def counts(cells, score, pairs):
 
 def near(cells, cell, rivals):
     """Whether an accuracy is above the better rival's, or within one of its standard deviations below."""
+    cells = paired(cells, cell, *rivals)
     best = max(rivals, key=lambda rival: mean(cells, rival, "accuracy"))
     spread = statistics.stdev(cells[best]["accuracy"]) if len(cells[best]["accuracy"]) > 1 else 0.0
     return mean(cells, cell, "accuracy") >= mean(cells, best, "accuracy") - spread
@@ -167,11 +206,12 @@ def summary(abouts, cells):
         return NOTHING
     for cell, rivals in whole:
         if cell.size in MIDDLE:
+            own = paired(cells, *rivals, cell)
             columns = [
-                best_of([mean(cells, own, score) for own in (*rivals, cell)], BETTER[score] == "lower")
+                best_of([mean(own, one, score) for one in own], BETTER[score] == "lower")
                 for score in ("accuracy", "nll", "ece")
             ]
-            entries = [" / ".join(own) for own in zip(*columns, strict=True)]
+            entries = [" / ".join(entry) for entry in zip(*columns, strict=True)]
             rows.append([named(cell.dataset, cell.size), str(cell.rate), *entries])
     every = {cell for about in abouts for cell in Plan.from_json(about["plan"]).cells()}
     planned = sum(cell.method == "ising" for cell in every)
@@ -193,16 +233,18 @@ def summary(abouts, cells):
 
 def zeros(abouts, cells):
     """The most probable network of `ising`, with its weights that are zero, beside both others at 0.1 with all."""
-    rows = []
+    rows, every = [], []
     for cell in cells:
         dense = [Cell(cell.dataset, cell.size, rival, 0.1) for rival in RIVALS]
-        if cell.method == "ising" and all(one in cells for one in dense):
-            numbers = [mean(cells, cell, score) for score in ("dropped", "probable_accuracy", "accuracy")]
-            entries = [f"{number:.3f}" for number in (*numbers, *(mean(cells, one, "accuracy") for one in dense))]
+        if cell.method == "ising" and comparable(cells, cell, *dense):
+            own = paired(cells, cell, *dense)
+            numbers = [mean(own, cell, score) for score in ("dropped", "probable_accuracy", "accuracy")]
+            entries = [f"{number:.3f}" for number in (*numbers, *(mean(own, one, "accuracy") for one in dense))]
             rows.append([named(cell.dataset, cell.size), str(cell.rate), *entries])
+            every.append(own)
     head = ["data, images", "delta", "share of weights zero", "accuracy so", "with all, T = 50",
             *(f"{rival} 0.1" for rival in RIVALS)]  # fmt: skip
-    return table(head, rows) if rows else "Nothing of `ising` has been trained yet.\n"
+    return paragraphs(table(head, rows), over(every)) if rows else "Nothing of `ising` has been trained yet.\n"
 
 
 def differences(cells):

@@ -3,11 +3,12 @@
 Parts of docs/results.md, as in `paper_tables.py`, but the cells are those of all folders, at whatever rate.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
-from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, comparable, counts, named, same_rate
-from paper_tables import mean, table
+from paper_goals import NEARLY, RIVALS, SHOWN, at_paper_rates, comparable, counts, named, over, paired, same_rate
+from paper_tables import mean, paragraphs, table
 
 from isingformer.study.record import Cell
 from isingformer.study.summary import cell_order
@@ -19,14 +20,14 @@ CONTROL = "ising without evidence"
 """What the cells of benchmarks/control.toml are called."""
 
 
-def rows_of(file):
-    """Of a benchmark's JSON; none where it has not been run."""
+def rows_of(file, name="rows"):
+    """Of a benchmark's JSON, or its records by that name; none where it has not been run."""
     if not file.is_file():
         return []
     try:
-        return json.loads(file.read_text(encoding="utf-8"))["rows"]
+        return json.loads(file.read_text(encoding="utf-8"))[name]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} has no rows; give the file that a benchmark wrote with --out") from None
+        raise ValueError(f"{file} has no {name}; give the file that a benchmark wrote with --out") from None
 
 
 def best_rates(rows):
@@ -79,10 +80,11 @@ def best(abouts, cells):
     if not found:
         return "Not trained yet.\n"
     edges = [said for place, said in at_edge(trials).items() if place[:2] in found]
-    note = f"A better rate may lie beyond what was tried: {'; '.join(edges)}.\n\n" if edges else ""
+    note = f"A better rate may lie beyond what was tried: {'; '.join(edges)}.\n" if edges else ""
+    every = [paired(cells, *(own[method] for method in SHOWN)) for own in found.values()]
     rows = [
-        [named(*place), *(f"{own[method].rate:g}: {shown(cells, own[method])}" for method in SHOWN)]
-        for place, own in found.items()
+        [named(*place), *(f"{cell.rate:g}: {shown(own, cell)}" for cell in own)]
+        for place, own in zip(found, every, strict=True)
     ]
     lines = []
     for rival in RIVALS:
@@ -90,7 +92,7 @@ def best(abouts, cells):
         said = (counts(cells, score, pairs) for score in SCORES)
         lines.append([rival, *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)])
     head = [f"`ising` better than, of {len(found)} (clearly, clearly worse)", "accuracy", "NLL", "ECE"]
-    return f"{table(['data, images', *SHOWN], rows)}\n{note}{table(head, lines)}"
+    return paragraphs(table(["data, images", *SHOWN], rows), over(every, counted=True), note, table(head, lines))
 
 
 def nearest(cells, cell, rival, q):
@@ -121,11 +123,13 @@ def matched(abouts, cells):
     Where that is delta, to within `NEARLY`, it is the comparison at the same rate, and is only counted.
     """
     same, others, left = at_mean_q(cells)
-    whole, rows = len(same) + len(others) + left, []
+    whole, rows, every = len(same) + len(others) + left, [], []
     for cell, rivals in others:
-        numbers = [f"{rival.rate:g}: {mean(cells, rival, 'nll'):.3f}" for rival in rivals]
-        rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{mean(cells, cell, 'mean_q'):.3f}", *numbers,
-                     f"{mean(cells, cell, 'nll'):.3f}"])  # fmt: skip
+        own = paired(cells, cell, *rivals)
+        numbers = [f"{rival.rate:g}: {mean(own, rival, 'nll'):.3f}" for rival in rivals]
+        rows.append([named(cell.dataset, cell.size), str(cell.rate), f"{mean(own, cell, 'mean_q'):.3f}", *numbers,
+                     f"{mean(own, cell, 'nll'):.3f}"])  # fmt: skip
+        every.append(own)
     text = (
         f"In {len(same)} of the {whole} cells of `ising` the mean of `q` is `delta` to within {NEARLY}, so that "
         f"the comparison is the one above: {lower_nll(cells, same)}. Of the {whole - len(same)} others, "
@@ -134,7 +138,7 @@ def matched(abouts, cells):
     if not rows:
         return f"{text}.\n"
     head = ["data, images", "delta", "mean q", *(f"{rival} at" for rival in RIVALS), "`ising`"]
-    return f"{text}: {lower_nll(cells, others)}.\n\n{table(head, rows)}"
+    return paragraphs(f"{text}: {lower_nll(cells, others)}.\n", table(head, rows), over(every, counted=True))
 
 
 def lower_nll(cells, pairs):
@@ -146,29 +150,40 @@ def lower_nll(cells, pairs):
     )
 
 
+def peer_cells():
+    """What `benchmarks/peers.py` scored on test images, as cells whose method is the peer."""
+    found = {}
+    for record in rows_of(PEERS, "records"):
+        if record["on"] == "test":
+            cell = Cell(record["data"], record["size"], record["peer"], None)
+            own = found.setdefault(cell, {name: [] for name in ("seed", *SCORES)})
+            if record["seed"] in own["seed"]:  # which to show would be chosen by test images
+                raise ValueError(
+                    f"{PEERS} has {cell.method!r} on {named(cell.dataset, cell.size)} images twice, by other replicas, "
+                    "epochs or settings; take out all but one"
+                )
+            for name, values in own.items():
+                values.append(record[name])
+    return found
+
+
 def peers(abouts, cells):
     """An ensemble and IVON beside `ising`: at the rate that validation images chose, else at 0.1."""
-    every = [row for row in rows_of(PEERS) if row["on"] == "test"]
-    if not every:
+    theirs = peer_cells()
+    if not theirs:
         return "Not trained yet.\n"
-    places = [(row["data"], row["size"], row["peer"]) for row in every]
-    twice = next((place for place in places if places.count(place) > 1), None)
-    if twice:  # which to show would be chosen by test images
-        raise ValueError(
-            f"{PEERS} has {twice[2]!r} on {named(*twice[:2])} images twice, by other replicas, epochs or settings; "
-            "take out all but one"
-        )
-    rates, rows = best_rates(rows_of(TRIALS)), []
-    names = list(dict.fromkeys(row["peer"] for row in every))
-    for place in dict.fromkeys((row["data"], row["size"]) for row in every):
-        by_name = {row["peer"]: row for row in every if (row["data"], row["size"]) == place}
+    rates, rows, every = best_rates(rows_of(TRIALS)), [], []
+    names = list(dict.fromkeys(peer.method for peer in theirs))
+    for place in dict.fromkeys((peer.dataset, peer.size) for peer in theirs):
+        own = [peer for peer in theirs if (peer.dataset, peer.size) == place]
         ours = Cell(*place, "ising", rates.get((*place, "ising"), 0.1))
-        own = f"{ours.rate:g}: {shown(cells, ours)}" if ours in cells else "–"
-        theirs = [
-            " / ".join(f"{by_name[name][score]:.3f}" for score in SCORES) if name in by_name else "–" for name in names
-        ]
-        rows.append([named(*place), own, *theirs])
-    return table(["data, images", "`ising`", *names], rows)
+        if comparable(cells | theirs, ours, *own):
+            own.append(ours)
+        every.append(paired(cells | theirs, *own))
+        entries = {cell.method: shown(every[-1], cell) for cell in own}
+        beside = f"{ours.rate:g}: {entries['ising']}" if ours in own else "–"
+        rows.append([named(*place), beside, *(entries.get(name, "–") for name in names)])
+    return paragraphs(table(["data, images", "`ising`", *names], rows), over(every))
 
 
 def fresh(abouts, cells):
@@ -199,25 +214,27 @@ def with_local(values):
 
 def control(abouts, cells):
     """`ising` beside its noise without any evidence, at its rate and at the one that is nearest to its mean of q."""
-    rows, pairs = [], []
+    rows, pairs, every = [], [], []
     for cell, _ in same_rate(at_paper_rates(cells)):
         q = mean(cells, cell, "mean_q")
         there = [other for other in cells if (other.dataset, other.size, other.method) == (
-            cell.dataset, cell.size, CONTROL)]  # fmt: skip
+            cell.dataset, cell.size, CONTROL) and comparable(cells, cell, other)]  # fmt: skip
         if not there:
             continue
         nearest_to_q = min(there, key=lambda other: abs(mean(cells, other, "mean_q") - q))
-        at_rate = next((other for other in there if other.rate == cell.rate), None)
+        at_rate = dataclasses.replace(cell, method=CONTROL)
+        beside = [at_rate if comparable(cells, cell, nearest_to_q, at_rate) else None, nearest_to_q]
+        own = paired(cells, cell, *filter(None, beside))
         pairs.append((cell, [nearest_to_q]))
         entries = [
-            "–" if other is None else f"{mean(cells, other, 'mean_q'):.2f}: {shown(cells, other)}"
-            for other in (at_rate, nearest_to_q)
+            "–" if one is None else f"{mean(own, one, 'mean_q'):.2f}: {shown(own, one)}" for one in (cell, *beside)
         ]
-        rows.append([named(cell.dataset, cell.size), f"{cell.rate:g}", f"{q:.2f}: {shown(cells, cell)}", *entries])
+        rows.append([named(cell.dataset, cell.size), f"{cell.rate:g}", *entries])
+        every.append(own)
     if not rows:
         return "Not trained yet.\n"
     said = (counts(cells, score, pairs) for score in SCORES)
     line = [str(len(pairs)), *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
     head = ["cells", *(f"{name} better than at the nearest mean q" for name in ("accuracy", "NLL", "ECE"))]
     columns = ["data, images", "delta", "`ising`, mean q: scores", "no evidence, the same rate", "nearest mean q"]
-    return f"{table(columns, rows)}\n{table(head, [line])}"
+    return paragraphs(table(columns, rows), over(every, counted=True), table(head, [line]))

@@ -17,7 +17,8 @@ What `benchmarks/paper_rates.py` plans, other rates than the paper's two, is kep
 
 `keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
 trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
-between the marks of a page, from one folder or several: a cell is taken from the first that has it. `figures` draws the
+between the marks of a page, from one folder or several: a cell is taken from the first that has it, and cells are
+compared over the replicas that they have in common. `figures` draws the
 scores by training size, a figure a dataset, `overview` those of all datasets in one, and `differences` writes what
 stands behind "clearly"; these three are of the paper's two rates. `restore` makes the study's folder anew on another
 machine, where the same command then goes on. `results/paper-first` has the first 340 trainings, which were kept without

@@ -15,6 +15,7 @@ from paper_goals import (
     difference,
     named,
     near,
+    paired,
     same_rate,
     standing,
 )
@@ -90,10 +91,11 @@ def sparse(cells):
     shares, tried = {}, set()
     for cell in cells:
         dense = Cell(cell.dataset, cell.size, "dropconnect", 0.1)
-        if cell.method == "ising" and dense in cells and "probable_accuracy" in cells[cell]:
-            as_good = mean(cells, cell, "probable_accuracy") >= mean(cells, dense, "accuracy")
+        if cell.method == "ising" and comparable(cells, cell, dense) and "probable_accuracy" in cells[cell]:
+            own = paired(cells, cell, dense)
+            as_good = mean(own, cell, "probable_accuracy") >= mean(own, dense, "accuracy")
             place = (cell.dataset, cell.size)
-            shares[place] = max(shares.get(place, 0.0), mean(cells, cell, "dropped") if as_good else 0.0)
+            shares[place] = max(shares.get(place, 0.0), mean(own, cell, "dropped") if as_good else 0.0)
             if cell.rate >= ENOUGH_ZEROS:
                 tried.add(place)
     if not shares:

@@ -6,18 +6,26 @@ import json
 import pytest
 
 import isingformer as isf
-from benchmark_scripts import ROOT, script, values
+from benchmark_scripts import ROOT, first, script, values
 from isingformer.study import Store, read_plan
 from isingformer.study.record import Cell
 from isingformer.study.store import differences
 from records import study
 
 LOW, HIGH = [1.0, 1.1, 1.2], [1.3, 1.35, 1.55]  # apart by 0.3, 0.25, 0.35: 0.3 -+ 0.12
+OVER_TWO = "Means are over the training samples that all in a row have: 2 in each."
+COUNTS = " Counts are over those that the two compared have."
 
 
 @pytest.fixture(scope="module")
 def paper_others():
     return script("paper_others")
+
+
+@pytest.fixture(autouse=True)
+def whole(monkeypatch):
+    """A cell is whole with the three replicas that those below have."""
+    monkeypatch.setattr(script("paper_goals"), "REPLICAS", 3)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +95,13 @@ def test_every_method_at_its_best_rate(paper_others, trials):
     inside = [trial(method, rate, 2.0) for method in ("dropout", "dropconnect", "ising") for rate in (0.01, 0.9)]
     trials.write_text(json.dumps({"rows": TRIALS + inside}), encoding="utf-8")
     assert paper_others.best([], cells).splitlines() == lines[:4] + lines[6:]
+    cells[Cell("mnist", 300, "dropout", 0.1)] = first(cells[Cell("mnist", 300, "dropout", 0.1)], 2)
+    lines = paper_others.best([], cells).splitlines()
+    assert lines[2:6] == [  # those of the two others over two as well
+        "| MNIST, 300 | 0.1: 0.500 / 1.325 / 0.040 | 0.05: 0.695 / 1.100 / 0.041 | 0.3: 0.600 / 1.050 / 0.060 |",
+        "", OVER_TWO + COUNTS, "",
+    ]  # fmt: skip
+    assert lines[-1] == "| dropconnect | 0 (0, 1) | 0 (0, 0) | 0 (0, 1) |"  # of the three that the two have
     del cells[Cell("mnist", 300, "dropconnect", 0.05)]
     assert paper_others.best([], cells) == "Not trained yet.\n"
 
@@ -110,6 +125,11 @@ def test_others_at_the_mean_of_q(paper_others):
     assert found.endswith("\n\n| data, images | delta | mean q | dropout at | dropconnect at | `ising` |\n"
                           "| --- | --- | --- | --- | --- | --- |\n"
                           "| MNIST, 6,000 | 0.1 | 0.200 | 0.21: 1.400 | 0.21: 1.400 | 1.220 |\n")  # fmt: skip
+    cells = mixed(0.2)
+    cells[Cell("mnist", 6000, "dropout", 0.21)] = first(cells[Cell("mnist", 6000, "dropout", 0.21)], 2)
+    assert paper_others.matched([], cells).splitlines()[-3:] == [
+        "| MNIST, 6,000 | 0.1 | 0.195 | 0.21: 1.325 | 0.21: 1.325 | 1.160 |", "", OVER_TWO + COUNTS
+    ]  # fmt: skip
     found = paper_others.matched([], mixed(0.115))  # delta, nearly: what the page has counted before
     assert "In 1 of the 1 cells" in found and "the one above: its NLL is lower than that of both in 0" in found
     assert "one of them or both in 1. Of the 0 others, none are trained" in found and "|" not in found
@@ -119,29 +139,46 @@ def test_others_at_the_mean_of_q(paper_others):
     assert "of the 1 cells" in paper_others.matched([], mixed(0.2) | own)  # another delta than the paper's two
 
 
-def test_peers_stand_beside_the_best_delta(paper_others, trials, monkeypatch, tmp_path):
-    def peer(name, accuracy, on="test"):
-        return {"data": "mnist", "size": 300, "peer": name, "on": on, "accuracy": accuracy, "nll": 1.0, "ece": 0.1}
+def peer(name, accuracy, seeds=(1, 2, 3), on="test"):
+    """The records of a peer's trainings, one a seed."""
+    about = {"data": "mnist", "size": 300, "peer": name, "on": on, "nll": 1.0, "ece": 0.1}
+    return [about | {"seed": seed, "accuracy": accuracy + 0.01 * place} for place, seed in enumerate(seeds)]
 
-    rows = [peer("ivon, lr 0.1", 0.1, on="validation"), peer("ensemble of 5", 0.8), peer("ivon, lr 0.3", 0.7)]
-    (tmp_path / "peers.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
+
+@pytest.fixture
+def peers(paper_others, trials, monkeypatch, tmp_path):
+    """The lines of the table, of some records and beside some cells."""
     monkeypatch.setattr(paper_others, "PEERS", tmp_path / "peers.json")
+
+    def call(records, cells):
+        (tmp_path / "peers.json").write_text(json.dumps({"records": records}), encoding="utf-8")
+        return paper_others.peers([], cells).splitlines()
+
+    return call
+
+
+def test_peers_stand_beside_the_best_delta(peers):
     cells = {
         Cell("mnist", 300, "ising", 0.3): values(0.6, LOW, 0.06),
         Cell("mnist", 300, "ising", 0.1): values(0, 9, 1),
     }
-    assert paper_others.peers([], cells).splitlines() == [
-        "| data, images | `ising` | ensemble of 5 | ivon, lr 0.3 |", "| --- | --- | --- | --- |",
-        "| MNIST, 300 | 0.3: 0.600 / 1.100 / 0.060 | 0.800 / 1.000 / 0.100 | 0.700 / 1.000 / 0.100 |",
+    ensemble, other = peer("ensemble of 5", 0.8), peer("ivon, lr 0.1", 0.1, on="validation")
+    head = ["| data, images | `ising` | ensemble of 5 | ivon, lr 0.3 |", "| --- | --- | --- | --- |"]
+    assert peers(other + ensemble + peer("ivon, lr 0.3", 0.7), cells) == [
+        *head, "| MNIST, 300 | 0.3: 0.600 / 1.100 / 0.060 | 0.810 / 1.000 / 0.100 | 0.710 / 1.000 / 0.100 |"
     ]  # fmt: skip
+    assert peers(ensemble + peer("ivon, lr 0.3", 0.7, seeds=(1, 2)), cells) == [
+        *head, "| MNIST, 300 | 0.3: 0.600 / 1.050 / 0.060 | 0.805 / 1.000 / 0.100 | 0.705 / 1.000 / 0.100 |", "",
+        OVER_TWO,
+    ]  # fmt: skip
+    assert peers(peer("ensemble of 5", 0.8, seeds=(7, 8, 9)), cells)[2] == (  # on other samples
+        "| MNIST, 300 | – | 0.810 / 1.000 / 0.100 |"
+    )
 
 
-def test_a_peer_that_is_there_twice_is_an_error(paper_others, monkeypatch, tmp_path):
-    row = {"data": "mnist", "size": 300, "peer": "ensemble of 5", "on": "test"}
-    (tmp_path / "peers.json").write_text(json.dumps({"rows": [row | {"epochs": n} for n in (1, 50)]}), encoding="utf-8")
-    monkeypatch.setattr(paper_others, "PEERS", tmp_path / "peers.json")
+def test_a_peer_that_is_there_twice_is_an_error(peers):
     with pytest.raises(ValueError, match=r"'ensemble of 5' on MNIST, 300 images twice, .*; take out all but one"):
-        paper_others.peers([], {})
+        peers(peer("ensemble of 5", 0.8) + peer("ensemble of 5", 0.9, seeds=(1, 2)), {})
 
 
 def test_the_plan_has_what_the_grid_lacks(paper_rates, monkeypatch, tmp_path):
@@ -271,6 +308,14 @@ def test_the_control_stands_beside_ising_at_its_rate_and_at_its_mean_of_q(paper_
     )
     assert lines[4].startswith("| cells | accuracy better than at the nearest mean q |")
     assert lines[6:] == ["| 1 | 1 (0, 0) | 1 (1, 0) | 0 (0, 0) |"]
+    at_q = Cell("mnist", 6000, paper_others.CONTROL, 0.22)
+    lines = paper_others.control([], cells | {at_q: first(cells[at_q], 2)}).splitlines()
+    assert lines[2:5] == [
+        "| MNIST, 6,000 | 0.1 | 0.20: 0.500 / 1.160 / 0.100 | 0.13: 0.500 / 1.050 / 0.100 | "
+        "0.22: 0.400 / 1.325 / 0.100 |", "", OVER_TWO + COUNTS
+    ]  # fmt: skip
+    del cells[Cell("mnist", 6000, paper_others.CONTROL, 0.1)]
+    assert "| – | 0.22: 0.400 / 1.400" in paper_others.control([], cells)
     assert paper_others.control([], mixed(0.21)) == "Not trained yet.\n"
 
 

@@ -240,6 +240,43 @@ def test_cells_are_paired_by_their_seeds(paper_goals):
     assert paper_goals.standing(cells, other, one, "nll") == (False, False)
 
 
+def test_rows_are_over_the_samples_that_all_their_cells_have(paper_goals):
+    """Two here, by the seeds and not by their place."""
+    cells = three(
+        values([0.1, 0.5, 0.7], 1.0, 0.1), values(0.2, 1.0, 0.1),
+        values([0.5, 0.7, 0.9], [1.0, 2.0, 9.0], 0.1, dropped=[0.2, 0.4, 0.9], probable_accuracy=[0.3, 0.5, 0.1]),
+        size=6000,
+    )  # fmt: skip
+    dropout, dropconnect, ising = cells
+    assert paper_goals.near(cells, ising, [dropout, dropconnect])  # 0.7 beside 0.433 (0.306)
+    cells[ising]["seed"] = [3, 2, 4]
+    own = paper_goals.paired(cells, dropout, dropconnect, ising)
+    assert [own[cell]["seed"] for cell in own] == [[2, 3], [2, 3], [3, 2]]
+    assert (own[ising]["nll"], own[dropout]["accuracy"]) == ([1.0, 2.0], [0.5, 0.7])
+    assert paper_goals.near(cells, ising, [dropout, dropconnect])  # 0.6 beside 0.6
+    cells[ising]["accuracy"] = [0.4, 0.4, 0.9]
+    assert not paper_goals.near(cells, ising, [dropout, dropconnect])  # 0.4 beside 0.6 (0.141)
+    row, _, said = paper_goals.zeros([], cells).splitlines()[2:]
+    assert row == "| MNIST, 6,000 | 0.1 | 0.300 | 0.400 | 0.400 | 0.600 | 0.200 |"
+    assert said.endswith(": 2 in each.")
+    plan = read_plan(ROOT / "benchmarks" / "paper.toml").to_json()
+    assert "| **0.600** / **1.000** / **0.100** |" in paper_goals.summary([{"plan": plan}], cells)
+    cells[ising]["seed"] = [7, 8, 9]
+    assert paper_goals.zeros([], cells) == "Nothing of `ising` has been trained yet.\n"
+
+
+def test_how_many_samples_the_rows_are_over_is_said_where_they_are_not_ten(paper_goals):
+    def rows(*numbers):
+        return [{Cell("mnist", 300, "ising", 0.1): {"seed": list(range(number))}} for number in numbers]
+
+    assert paper_goals.over(rows(10, 10)) == "" == paper_goals.over([])
+    assert paper_goals.over(rows(5, 5)).endswith(" have: 5 in each.\n")
+    assert paper_goals.over(rows(10, 5, 3, 10)).endswith(" have: 3 in 1 of 4 rows, 5 in 1, 10 in 2.\n")
+    assert paper_goals.over(rows(5), counted=True).endswith(
+        "5 in each. Counts are over those that the two compared have.\n"
+    )
+
+
 def test_an_entry_of_fewer_samples_than_others_is_marked(paper_tables):
     """At our number, where the paper's is beside it; not at all where all have as many."""
     cells = {
@@ -284,8 +321,9 @@ def test_zeros_stand_beside_both_accuracies(paper_goals):
         Cell("mnist", 300, rival, 0.1): values(accuracy, 1.0, 0.1)
         for rival, accuracy in (("dropout", 0.5), ("dropconnect", 0.6))
     }
-    (row,) = paper_goals.zeros([], rivals | {Cell("mnist", 300, "ising", 0.5): ising}).splitlines()[2:]
+    row, _, said = paper_goals.zeros([], rivals | {Cell("mnist", 300, "ising", 0.5): ising}).splitlines()[2:]
     assert row == "| MNIST, 300 | 0.5 | 0.400 | 0.700 | 0.800 | 0.500 | 0.600 |"
+    assert said == "Means are over the training samples that all in a row have: 3 in each."
 
 
 def test_q_is_shown_from_the_patches_to_the_head(paper_tables):

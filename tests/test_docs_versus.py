@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmark_scripts import script, values
+from benchmark_scripts import first, script, values
 from isingformer.study.record import Cell
 
 LOW, HIGH = [1.0, 1.1, 1.2], [1.3, 1.35, 1.55]  # apart by 0.3, 0.25, 0.35: 0.3 -+ 0.12
@@ -93,6 +93,16 @@ def test_zeros_count_where_the_network_is_as_accurate_as_the_dense_one(paper_ver
         "open", "no datasets and sizes with a `delta` of 0.8 or more yet; the most zeros are 0.40, on MNIST, 300"
     )  # fmt: skip
     assert verdicts(paper_versus, {})[goal] == ("open", "not trained")
+
+
+def test_zeros_are_compared_on_the_samples_that_both_have(paper_versus):
+    """As accurate as dropconnect on the two that `ising` has, though not as it is on all three."""
+    ising, dense = Cell("mnist", 300, "ising", 0.9), Cell("mnist", 300, "dropconnect", 0.1)
+    zeros = values(0.9, 1.0, 0.1, dropped=0.9, probable_accuracy=0.6)
+    cells = {ising: zeros, dense: values([0.6, 0.5, 0.9], 1.0, 0.1)}
+    assert paper_versus.sparse(cells)[1].startswith("0 of 1 ")
+    assert paper_versus.sparse(cells | {ising: first(zeros, 2)})[1].startswith("1 of 1 ")
+    assert paper_versus.sparse(cells | {ising: {**zeros, "seed": [7, 8, 9]}}) == ("open", "not trained")
 
 
 def test_zeros_are_reached_once_every_place_has_them(paper_versus):
