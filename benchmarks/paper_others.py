@@ -20,6 +20,11 @@ CONTROL = "ising without evidence"
 """What the cells of benchmarks/control.toml are called."""
 
 
+def by_fresh_noise(cell):
+    """What the same cell of benchmarks/local.toml is called: other trainings of it, scored in both ways."""
+    return dataclasses.replace(cell, method=f"{cell.method} by fresh noise")
+
+
 def rows_of(file, name="rows"):
     """Of a benchmark's JSON, or its records by that name; none where it has not been run."""
     if not file.is_file():
@@ -187,24 +192,30 @@ def peers(abouts, cells):
 
 
 def fresh(abouts, cells):
-    """Dropout and dropconnect scored by fresh noise, beside themselves and `ising` scored by networks."""
-    pairs = [
-        (cell, rivals)
-        for cell, rivals in same_rate(at_paper_rates(cells))
-        if all(any(v is not None for v in cells[rival].get("local_nll", ())) for rival in rivals)
-    ]
-    if not pairs:
+    """Dropout and dropconnect by networks and by fresh noise, each pair of the same trainings, beside `ising`."""
+    pairs, rows, every = {}, [], []
+    for cell in at_paper_rates(cells):
+        anew = {rival: by_fresh_noise(dataclasses.replace(cell, method=rival)) for rival in RIVALS}
+        there = {rival: other for rival, other in anew.items() if comparable(cells, cell, other)}
+        if cell.method != "ising" or not there:
+            continue
+        own = paired(cells, cell, *there.values())
+        both = {rival: f"{shown(own, other)} → {shown(own, other, 'local_')}" for rival, other in there.items()}
+        entries = [both.get(rival, "–") for rival in RIVALS]
+        rows.append([named(cell.dataset, cell.size), f"{cell.rate:g}", *entries, shown(own, cell)])
+        every.append(own)
+        pairs.setdefault(" and ".join(there), []).append((cell, [*there.values()]))
+    if not rows:
         return "Not trained yet.\n"
-    entries = [[f"{shown(cells, rival)} → {shown(cells, rival, 'local_')}" for rival in rivals] for _, rivals in pairs]
-    rows = [
-        [named(cell.dataset, cell.size), f"{cell.rate:g}", *own, shown(cells, cell)]
-        for (cell, _), own in zip(pairs, entries, strict=True)
-    ]
-    local = {cell: with_local(cells[cell]) for cell in dict.fromkeys(rival for _, own in pairs for rival in own)}
-    said = (counts({**cells, **local}, score, pairs) for score in SCORES)
-    line = [str(len(pairs)), *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
-    head = ["cells", *(f"{name} of `ising` better than both by fresh noise" for name in ("accuracy", "NLL", "ECE"))]
-    return f"{table(['data, images', 'rate', *SHOWN], rows)}\n{table(head, [line])}"
+    local = {other: with_local(cells[other]) for group in pairs.values() for _, there in group for other in there}
+    lines = []
+    for rivals, group in pairs.items():
+        said = (counts({**cells, **local}, score, group) for score in SCORES)
+        numbers = [f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said]
+        lines.append([f"{rivals} by fresh noise", str(len(group)), *numbers])
+    head = ["`ising` better than (clearly, clearly worse)", "cells", "accuracy", "NLL", "ECE"]
+    whole = table(["data, images", "rate", *SHOWN], rows)
+    return paragraphs(whole, over(every, counted=True), table(head, lines))
 
 
 def with_local(values):

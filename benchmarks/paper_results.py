@@ -15,14 +15,16 @@ What `benchmarks/paper_rates.py` plans, other rates than the paper's two, is kep
     python benchmarks/paper_results.py keep studies/rates results/rates
     python benchmarks/paper_results.py page results/paper results/paper-first results/rates docs/results.md
 
+So are the cells of `benchmarks/control.toml` and `benchmarks/local.toml`. They have methods and rates of the grid, so
+that their methods get other names, and none of them takes the place of one of the grid.
+
 `keep` writes the study's tables, its records in one file, and `about.json` (plan, checksums of the data, and how many
 trainings were made on what hardware, by which commit and command), finished or not. `page` writes anew what stands
 between the marks of a page, from one folder or several: a cell is taken from the first that has it, and cells are
-compared over the replicas that they have in common. `figures` draws the
-scores by training size, a figure a dataset, `overview` those of all datasets in one, and `differences` writes what
-stands behind "clearly"; these three are of the paper's two rates. `restore` makes the study's folder anew on another
-machine, where the same command then goes on. `results/paper-first` has the first 340 trainings, which were kept without
-their records: there are the tables alone.
+compared over the replicas that they have in common. `figures` draws the scores by training size, a figure a dataset,
+`overview` those of all datasets in one, and `differences` writes what stands behind "clearly"; these three are of the
+paper's two rates. `restore` makes the study's folder anew on another machine, where the same command then goes on.
+`results/paper-first` has the first 340 trainings, which were kept without their records: there are the tables alone.
 """
 
 import argparse
@@ -39,7 +41,7 @@ from pathlib import Path
 from paper_claims import claims
 from paper_figures import draw, draw_overview
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
-from paper_others import CONTROL, best, control, fresh, matched, peers
+from paper_others import CONTROL, best, by_fresh_noise, control, fresh, matched, peers
 from paper_tables import WHICH, accuracies, calibrations, depth, spoken, where
 from paper_versus import printed, reached, versus
 
@@ -118,7 +120,8 @@ def read_all(folders):
 def read(folder):
     """(about.json, {cell: {score: [a number a replica]}}) of a folder that `keep` wrote.
 
-    `WHICH` are among the scores. An `ising` without evidence is called `CONTROL`.
+    `WHICH` are among the scores. An `ising` without evidence is called `CONTROL`; what a plan scores by fresh noise as
+    well is called so (`by_fresh_noise`).
     """
     folder, about = Path(folder), about_of(folder)
     cells = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -137,6 +140,8 @@ def read(folder):
             cells[record.cell][f"q of {place}"].append(statistics.fmean(own))
     if about["plan"]["settings"].get("ising", {}).get("evidence") == "none":
         cells = {dataclasses.replace(cell, method=CONTROL): own for cell, own in cells.items()}
+    if about["plan"].get("score_local"):
+        cells = {by_fresh_noise(cell): own for cell, own in cells.items()}
     return about, dict(sorted(cells.items(), key=lambda item: cell_order(item[0])))
 
 
@@ -163,10 +168,15 @@ def skewness(edges, counts):
     return third / second**1.5 if second else None
 
 
+def of_grid(cells):
+    """Those at the paper's rates, without those that `read` named otherwise."""
+    return {cell: values for cell, values in at_paper_rates(cells).items() if cell.method in METHODS}
+
+
 def filled(text, *folders):
     """The page with its generated parts made from one folder or several."""
     abouts, every = read_all(folders)
-    cells = {cell: values for cell, values in at_paper_rates(every).items() if cell.method in METHODS}
+    cells = of_grid(every)
     own = [about for about in abouts if Plan.from_json(about["plan"]).name == "paper"]
     parts = {name: (call, own, cells) for name, call in PARTS.items()}
     parts |= {name: (call, abouts, every) for name, call in OTHERS.items()}
@@ -202,9 +212,9 @@ def main():
         elif args.what == "page":
             write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
         elif args.what == "differences":
-            write_text(args.to, differences(at_paper_rates(read_all(args.source)[1])))
+            write_text(args.to, differences(of_grid(read_all(args.source)[1])))
         else:
-            {"figures": draw, "overview": draw_overview}[args.what](at_paper_rates(read_all(args.source)[1]), args.to)
+            {"figures": draw, "overview": draw_overview}[args.what](of_grid(read_all(args.source)[1]), args.to)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

@@ -275,25 +275,50 @@ def test_the_control_has_the_noise_of_the_defaults_and_one_q_for_all():
         assert (ours.kl_weight, ours.node_width, ours.ramp) == (theirs.kl_weight, theirs.node_width, theirs.ramp)
 
 
-def test_fresh_noise_stands_beside_networks(paper_others):
-    def rival(nll):
-        return values(0.5, HIGH, 0.2, local_accuracy=[0.7] * 3, local_nll=nll, local_ece=[0.1] * 3)
+def by_networks_and_fresh_noise(paper_others, rival, nll, rate=0.1):
+    """A cell of the paper's grid, and one that was scored by fresh noise too."""
+    cell = Cell("mnist", 300, rival, rate)
+    both = values(0.5, HIGH, 0.2, local_accuracy=[0.7] * 3, local_nll=nll, local_ece=[0.1] * 3)
+    return {cell: values(0.4, 9.0, 0.9), paper_others.by_fresh_noise(cell): both}
 
-    cells = {
-        Cell("mnist", 300, "dropout", 0.1): rival(LOW), Cell("mnist", 300, "dropconnect", 0.1): rival([2.0] * 3),
-        Cell("mnist", 300, "ising", 0.1): values(0.6, [1.2, 1.25, 1.4], 0.05),
-    }  # fmt: skip
+
+def test_fresh_noise_stands_beside_networks(paper_others):
+    """Of the same trainings: not those of the paper's grid, which stay what they are."""
+    dropout = by_networks_and_fresh_noise(paper_others, "dropout", LOW)
+    dropconnect = by_networks_and_fresh_noise(paper_others, "dropconnect", [2.0] * 3)
+    ising = {Cell("mnist", 300, "ising", 0.1): values(0.6, [1.2, 1.25, 1.4], 0.05)}
+    cells = dropout | dropconnect | ising
     lines = paper_others.fresh([], cells).splitlines()
     assert lines[0] == "| data, images | rate | dropout | dropconnect | ising |"
     assert lines[2] == (
         "| MNIST, 300 | 0.1 | 0.500 / 1.400 / 0.200 → 0.700 / 1.100 / 0.100 | "
         "0.500 / 1.400 / 0.200 → 0.700 / 2.000 / 0.100 | 0.600 / 1.283 / 0.050 |"
     )
-    assert lines[4].startswith("| cells | accuracy of `ising` better than both by fresh noise | NLL of")
-    assert lines[6:] == ["| 1 | 0 (0, 0) | 0 (0, 1) | 1 (0, 0) |"]
-    for one in cells.values():
-        one.pop("local_nll", None)
-    assert paper_others.fresh([], cells) == "Not trained yet.\n"
+    assert lines[4] == "| `ising` better than (clearly, clearly worse) | cells | accuracy | NLL | ECE |"
+    assert lines[6:] == ["| dropout and dropconnect by fresh noise | 1 | 0 (0, 0) | 0 (0, 1) | 1 (0, 0) |"]
+    grid = {cell: own for cell, own in cells.items() if "fresh" not in cell.method}
+    assert paper_others.same_rate(cells) == paper_others.same_rate(grid) != []
+    assert paper_others.fresh([], grid) == "Not trained yet.\n"
+
+
+def test_fresh_noise_of_one_rival_is_compared_with_that_one(paper_others):
+    cells = by_networks_and_fresh_noise(paper_others, "dropout", [1.3, 1.35, 9.0])
+    cells |= by_networks_and_fresh_noise(paper_others, "dropout", LOW, rate=0.5)
+    cells |= by_networks_and_fresh_noise(paper_others, "dropconnect", HIGH, rate=0.5)
+    cells |= {Cell("mnist", 300, "ising", rate): values(0.6, LOW, 0.05) for rate in (0.1, 0.5)}
+    (anew,) = (cell for cell in cells if cell.method == "dropout by fresh noise" and cell.rate == 0.1)
+    cells[anew] = first(cells[anew], 2)
+    lines = paper_others.fresh([], cells).splitlines()
+    assert lines[2] == (
+        "| MNIST, 300 | 0.1 | 0.500 / 1.325 / 0.200 → 0.700 / 1.325 / 0.100 | – | 0.600 / 1.050 / 0.050 |"
+    )
+    assert lines[5] == (
+        "Means are over the training samples that all in a row have: 2 in 1 of 2 rows, 3 in 1." + COUNTS
+    )
+    assert lines[-2:] == [
+        "| dropout by fresh noise | 1 | 0 (0, 0) | 1 (0, 0) | 1 (0, 0) |",  # NLL lower by 0.3 and 0.25: 0.275 -+ 0.32
+        "| dropout and dropconnect by fresh noise | 1 | 0 (0, 0) | 0 (0, 0) | 1 (0, 0) |",
+    ]
 
 
 def test_the_control_stands_beside_ising_at_its_rate_and_at_its_mean_of_q(paper_others):
@@ -328,3 +353,28 @@ def test_a_study_without_evidence_is_no_other_ising(tmp_path):
     paper_results.keep(tmp_path / "study", tmp_path / "kept")
     _, cells = paper_results.read(tmp_path / "kept")
     assert {cell.method for cell in cells} == {"ising without evidence"}
+
+
+def test_a_study_with_fresh_noise_takes_the_place_of_no_cell(tmp_path):
+    paper_results = script("paper_results")
+
+    def kept(name, methods, replicas, **local):
+        plan = dataclasses.replace(read_plan(ROOT / "benchmarks" / f"{name}.toml"), replicas=4)
+        store = Store.open(tmp_path / name, plan)
+        for record in study(datasets=("mnist",), sizes=(6000,), methods=methods, replicas=replicas):
+            store.add(dataclasses.replace(record, scores={**record.scores, **local}))
+        paper_results.keep(tmp_path / name, tmp_path / f"kept {name}")
+        return tmp_path / f"kept {name}"
+
+    paper = kept("paper", ("dropout", "dropconnect", "ising"), 4)
+    local = kept("local", ("dropout",), 2, local_accuracy=0.5, local_nll=2.0, local_ece=0.1)
+    _, grid = paper_results.read(paper)
+    abouts, cells = paper_results.read_all([local, paper])
+    assert {cell: own for cell, own in cells.items() if cell in grid} == grid == paper_results.of_grid(cells)
+    others = set(cells) - set(grid)
+    assert {(cell.method, cell.rate) for cell in others} == {("dropout by fresh noise", rate) for rate in (0.1, 0.5)}
+    page = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in ("made", "goals", "accuracy"))
+    found = paper_results.filled(page, local, paper)
+    assert found == paper_results.filled(page, paper) and "\n24 of " in found
+    found = paper_results.fresh(abouts, cells)
+    assert " 0.500 / 2.000 / 0.100 | – | " in found and "\n| dropout by fresh noise | 2 | " in found
