@@ -37,7 +37,7 @@ def test_a_finished_run_without_its_model_says_to_train_again_and_so_does_traini
     harm(file)
     for call in (lambda: isf.Run(tmp_path / "a").model, lambda: train(tmp_path / "a")):
         text = said(error, call)
-        assert f"{file} {what}" in text and text.endswith("; train again with --overwrite")
+        assert text.startswith(f"{file} {what}") and text.endswith("; train again with --overwrite")
     again = train(tmp_path / "a", overwrite=True)
     assert again.model.training is False
 
@@ -47,6 +47,10 @@ def test_an_index_that_is_none_of_ours_is_damaged_for_training_too(tmp_path):
     for text in ("[]", '{"format": 1}', '{"format": 1, "files": 3}'):
         (tmp_path / "a" / "isingformer.json").write_text(text)
         assert said(ValueError, lambda: train(tmp_path / "a")).endswith("; train again with --overwrite")
+    (tmp_path / "a" / "isingformer.json").write_text('{"format": 99, "isingformer": "9.9"}')
+    text = said(ValueError, lambda: train(tmp_path / "a"))
+    assert text.endswith("isingformer.json has format 99, this version reads 1; use isingformer 9.9")
+    assert text.startswith(str(tmp_path))
 
 
 def test_without_a_damaged_checkpoint_the_same_training_begins_anew(tmp_path):
