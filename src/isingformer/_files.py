@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 SAVE_AGAIN = "save it again"
-"""The remedy of whoever has what a file should hold; a room that knows another one puts it in this one's place."""
+"""The remedy of whoever has what a file should hold; a room that knows another one passes that down."""
 
 
 @contextlib.contextmanager
@@ -136,24 +136,26 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
         temporary.chmod(mode)  # safetensors makes files that only their owner may read
 
 
-def read_tensors(file: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The named tensors of a safetensors file and its notes."""
-    with _opened(file, device) as stored:
+def read_tensors(
+    file: Path, device: str | torch.device = "cpu", *, remedy: str = SAVE_AGAIN
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The named tensors of a safetensors file and its notes; an error about the file ends with the remedy."""
+    with _opened(file, device, remedy) as stored:
         return {name: stored.get_tensor(name) for name in stored.keys()}, dict(stored.metadata() or {})  # noqa: SIM118
 
 
-def check_tensors(file: Path) -> None:
+def check_tensors(file: Path, remedy: str) -> None:
     """Raise as `read_tensors` does where a file is missing or cut short, without reading its tensors."""
-    with _opened(file, "cpu"):
+    with _opened(file, "cpu", remedy):
         pass
 
 
 @contextlib.contextmanager
-def _opened(file: Path, device: str | torch.device) -> Iterator[Any]:
+def _opened(file: Path, device: str | torch.device, remedy: str) -> Iterator[Any]:
     try:
         with safe_open(file, framework="pt", device=str(device)) as stored:
             yield stored
     except FileNotFoundError:
-        raise FileNotFoundError(f"{file} is missing; {SAVE_AGAIN}") from None
+        raise FileNotFoundError(f"{file} is missing; {remedy}") from None
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged ({error}); {SAVE_AGAIN}") from None
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None

@@ -71,3 +71,13 @@ def test_damaged_pictures_of_q_can_be_had_again_or_done_without(tmp_path):
     assert said(ValueError, run.q_history).endswith(
         "; train again with --overwrite; or remove it, and do without the pictures of the training"
     )
+
+
+def test_a_folder_that_is_named_like_a_remedy_keeps_its_name(tmp_path):
+    run = train(tmp_path / "save it again")
+    for name, call in (("q-history.safetensors", run.q_history), ("model-*", lambda: isf.Run(run.folder).model)):
+        (file,) = run.folder.glob(name)
+        cut_short(file)
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value).startswith(f"{file} is damaged")

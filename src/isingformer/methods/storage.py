@@ -225,14 +225,14 @@ def saved_tensors(path: Path) -> list[Path]:
     return [file for file in path.glob("*.safetensors") if ours.fullmatch(file.name)]
 
 
-def check_saved(path: Path) -> None:
-    """Raise as `load` would where a file of a saved model is missing or damaged, without reading its tensors."""
+def check_saved(path: Path, remedy: str) -> None:
+    """Raise, with the remedy, where a file of a saved model is missing or damaged, without reading its tensors."""
     try:
-        files = [path / name for name in _read_index(path)["files"].values()]
+        files = [path / name for name in _read_index(path, "", remedy)["files"].values()]
     except (KeyError, TypeError, AttributeError) as error:  # JSON, and not what `save` writes
-        raise ValueError(f"{path / INDEX} is damaged ({error!r}); {SAVE_AGAIN}") from None
+        raise ValueError(f"{path / INDEX} is damaged ({error!r}); {remedy}") from None
     for file in files:
-        check_tensors(file)
+        check_tensors(file, remedy)
 
 
 def _text_of(file: Path) -> str:
@@ -251,19 +251,19 @@ def _check_fits(path: Path, model: nn.Module, state: Mapping[str, Tensor]) -> No
         )
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _read_index(path: Path, what: str = "load: ", remedy: str = SAVE_AGAIN) -> dict[str, Any]:
     file = path / INDEX
     if not file.is_file():
         raise FileNotFoundError(
-            f"load: {path} holds no saved model ({INDEX} is missing); give the folder that save() wrote"
+            f"{what}{path} holds no saved model ({INDEX} is missing); give the folder that save() wrote"
         )
     try:
         index: dict[str, Any] = json.loads(file.read_text())
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"load: {file} is damaged ({error}); {SAVE_AGAIN}") from None
+        raise ValueError(f"{what}{file} is damaged ({error}); {remedy}") from None
     if found != FORMAT:
         raise ValueError(
-            f"load: {file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"
+            f"{what}{file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"
         )
     return index

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._files import SAVE_AGAIN, read_tensors, write_tensors
+from .._files import read_tensors, write_tensors
 from ..methods import Attached
 
 FORMAT = "1"
@@ -72,10 +72,7 @@ def read_checkpoint(
     Returns:
         The counters, and the tensors of the best epoch.
     """
-    try:
-        tensors, notes = read_tensors(file)
-    except ValueError as error:
-        raise ValueError(str(error).replace(SAVE_AGAIN, BEGIN_ANEW)) from None
+    tensors, notes = read_tensors(file, remedy=BEGIN_ANEW)
     if notes.get("format") != FORMAT:
         raise ValueError(f"{file} has format {notes.get('format')}, this version reads {FORMAT}; {BEGIN_ANEW}")
     restore(method, unprefixed("live.", tensors))

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .._files import SAVE_AGAIN, check_utf8, make_folder, temporary_files, write_json, write_text
+from .._files import check_utf8, make_folder, temporary_files, write_json, write_text
 from .._locks import locked
 from .._version import __version__
 from ..methods.storage import INDEX, check_saved, saved_tensors
@@ -113,11 +113,7 @@ class RunFolder:
         """Raise where the model of a finished training is missing or damaged: only another training brings it back."""
         if not (self.path / INDEX).is_file():
             raise FileNotFoundError(f"{self.path / INDEX} is missing; {TRAIN_AGAIN}")
-        try:
-            check_saved(self.path)
-        except (FileNotFoundError, ValueError) as error:
-            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-            raise kind(str(error).removeprefix("load: ").replace(SAVE_AGAIN, TRAIN_AGAIN)) from None
+        check_saved(self.path, TRAIN_AGAIN)
 
     def _compressed(self) -> bool:
         """Whether `compress` wrote this; where run.json cannot say, by the file that a network is read from."""

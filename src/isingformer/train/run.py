@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .._files import SAVE_AGAIN
+from .._files import check_tensors
 from ..data import Dataset, Images, load_data, read_image, resized, split, subset
 from ..methods import Attached, History, attached_to, load
 from ..metrics import Scores, ood_auroc, scores
@@ -108,10 +108,10 @@ class Run:
         if not file.exists():
             return None
         try:
+            check_tensors(file, TRAIN_AGAIN)
             return History.load(file)
         except ValueError as error:
-            said = str(error).replace(SAVE_AGAIN, TRAIN_AGAIN)
-            raise ValueError(f"{said}; or remove it, and do without the pictures of the training") from None
+            raise ValueError(f"{error}; or remove it, and do without the pictures of the training") from None
 
     def data(
         self,
