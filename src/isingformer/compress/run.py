@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._files import SAVE_AGAIN, check_utf8, write_json
+from .._files import check_utf8, write_json
 from ..curvature.likelihood import Likelihood, likelihood
 from ..data import Dataset, Images, split, subset
 from ..methods import Plain, attached_to
@@ -39,7 +39,7 @@ from .export import SUFFIX, Format, check_format, export
 from .recover import recover
 from .report import CompressionReport, compression_report
 from .scores import Score
-from .storage import INDEX, load_compact, prepared
+from .storage import INDEX, prepared, read_compact
 
 REPORT = "compression.json"
 IMAGES = 1024
@@ -52,11 +52,7 @@ class CompactRun(Run):
     @cached_property
     def model(self) -> nn.Module:
         """The network in eval mode, with its method; a deterministic one carries `Plain`, whose passes all agree."""
-        try:
-            network = load_compact(self.folder).to(self.device).eval()
-        except (FileNotFoundError, ValueError) as error:
-            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-            raise kind(str(error).replace(SAVE_AGAIN, "compress again with --overwrite")) from None
+        network = read_compact(self.folder, remedy="compress again with --overwrite").to(self.device).eval()
         if attached_to(network) is None:
             layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
             put_method_on(

@@ -88,9 +88,13 @@ def load_compact(folder: str | os.PathLike[str], *, likelihood: Likelihood | Non
         folder: what `save_compact` wrote.
         likelihood: where its method has a likelihood object of the caller's, that object again.
     """
-    path = Path(folder)
-    index = _read_index(path)
-    tensors = read_tensors(path / index["file"])[0]
+    return read_compact(Path(folder), likelihood)
+
+
+def read_compact(path: Path, likelihood: Likelihood | None = None, remedy: str = SAVE_AGAIN) -> CompactViT:
+    """`load_compact`, whose errors about missing or damaged files end with the remedy."""
+    index = _read_index(path, remedy)
+    tensors = read_tensors(path / index["file"], remedy=remedy)[0]
     own = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
     compact = empty_compact(Shape.from_config(index["config"]), own["head.weight"])
     compact.load_state_dict(own)
@@ -130,15 +134,15 @@ def _text_of(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _read_index(path: Path, remedy: str) -> dict[str, Any]:
     file = path / INDEX
     if not file.is_file():
-        raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); {SAVE_AGAIN}")
+        raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); {remedy}")
     try:
         index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"load_compact: {file} is damaged ({error}); {SAVE_AGAIN}") from None
+        raise ValueError(f"load_compact: {file} is damaged ({error}); {remedy}") from None
     if found != FORMAT:
         raise ValueError(
             f"load_compact: {file} has format {found}, this version reads {FORMAT}; use isingformer "
