@@ -41,7 +41,7 @@ from pathlib import Path
 from paper_claims import claims
 from paper_figures import draw, draw_overview
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
-from paper_others import CONTROL, best, by_fresh_noise, control, fresh, matched, peers
+from paper_others import CONTROL, best, best_counts, by_fresh_noise, control, fresh, matched, peers
 from paper_tables import WHICH, accuracies, calibrations, depth, spoken, where
 from paper_versus import printed, reached, versus
 
@@ -59,8 +59,8 @@ PARTS = {
     "accuracy": accuracies, "calibration": calibrations, "claims": claims, "versus": versus, "printed": printed,
 }  # fmt: skip
 OTHERS = {
-    "reached": reached, "zeros": zeros, "matched": matched, "best": best, "peers": peers, "fresh": fresh,
-    "control": control,
+    "reached": reached, "zeros": zeros, "matched": matched, "best": best, "best-counts": best_counts, "peers": peers,
+    "fresh": fresh, "control": control,
 }  # fmt: skip
 """Parts by the name of their marks on a page: of the cells at the paper's rates, and of those at any."""
 

@@ -102,8 +102,8 @@ def sparse(cells):
         return "open", "not trained"
     place, most = max(shares.items(), key=lambda item: item[1])
     enough, untried = sum(shares[one] >= ENOUGH_ZEROS for one in tried), PLACES - len(tried)
-    where = f"datasets and sizes with a `delta` of {ENOUGH_ZEROS:g} or more"
-    said = f"{enough} of {len(tried)} {where}, {untried} have not tried one" if tried else f"no {where} yet"
+    where = f"where a `delta` of {ENOUGH_ZEROS:g} or more was tried"
+    said = f"{enough} of the {len(tried)} {where}" if tried else f"none {where} yet"
     return verdict(enough, enough + untried, PLACES), f"{said}; the most zeros are {most:.2f}, on {named(*place)}"
 
 

@@ -46,6 +46,36 @@ def table(file):
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def by_rate():
+    """A row a cell and method, a column a rate: NLL, the lowest in bold."""
+    rows = json.loads((ROOT / "results/trials-rates.json").read_text(encoding="utf-8"))["rows"]
+    rates = sorted({row["rate"] for row in rows})
+    head = ["data", "tried", *map(str, rates)]
+    lines = [head, ["---"] * len(head)]
+    for data, size, tried in dict.fromkeys((row["data"], row["size"], row["tried"]) for row in rows):
+        nll = {
+            row["rate"]: row["nll"] for row in rows if (row["data"], row["size"], row["tried"]) == (data, size, tried)
+        }
+        entries = [f"**{nll[rate]:.3f}**" if nll[rate] == min(nll.values()) else f"{nll[rate]:.3f}" for rate in rates]
+        lines.append([f"{data} {size}", tried, *entries])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def ivon():
+    """A row a setting of IVON."""
+    rows = json.loads((ROOT / "results/trials-ivon.json").read_text(encoding="utf-8"))["rows"]
+    head = ["tried", "NLL", "accuracy", "ECE"]
+    lines = [head, ["---"] * len(head)]
+    lines += [[row["peer"], *(f"{row[name]:.3f}" for name in ("nll", "accuracy", "ece"))] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+@pytest.mark.parametrize("made", [by_rate, ivon])
+def test_rates_and_ivon_are_those_of_the_results(made):
+    name = made.__name__.replace("_", "-")
+    assert PAGE.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0] == made()
+
+
 def side_by_side():
     """A row a setting, a column a cell: NLL / accuracy / calibration error, the mean of all rows that there are."""
     rows = json.loads(SIDE_BY_SIDE.read_text(encoding="utf-8"))["rows"]

@@ -102,8 +102,13 @@ def test_every_method_at_its_best_rate(paper_others, trials):
         "", OVER_TWO + COUNTS, "",
     ]  # fmt: skip
     assert lines[-1] == "| dropconnect | 0 (0, 1) | 0 (0, 0) | 0 (0, 1) |"  # of the three that the two have
+    words = paper_others.best_counts([], cells)
+    assert "`ising` is better than dropout by NLL in 1 (0, 0) and by accuracy in 1 (0, 0) and than dropconnect" in words
+    assert "dropconnect by NLL in 0 (0, 0) and by accuracy in 0 (0, 1), of 1 combinations" in words
+    assert words.endswith("Each is over 2 to 3 training samples.\n")
     del cells[Cell("mnist", 300, "dropconnect", 0.05)]
     assert paper_others.best([], cells) == "Not trained yet.\n"
+    assert paper_others.best_counts([], cells) == "No method has been trained at its best rate yet.\n"
 
 
 def mixed(q):

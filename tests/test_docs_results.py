@@ -15,7 +15,8 @@ from isingformer.study.record import Cell, Layer
 from isingformer.study.summary import METHOD_ORDER
 from records import study
 
-FOLDERS = [ROOT / "results" / name for name in ("paper", "paper-first")]
+GRID = [ROOT / "results" / name for name in ("paper", "paper-first")]
+FOLDERS = [*GRID, *(ROOT / "results" / name for name in ("rates", "control"))]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def paper_goals():
     return script("paper_goals")
 
 
-@pytest.mark.parametrize(("page", "parts"), [("docs/results.md", 12), ("README.md", 1)])
+@pytest.mark.parametrize(("page", "parts"), [("docs/results.md", 15), ("README.md", 2)])
 def test_the_tables_are_those_of_the_results(paper_results, page, parts):
     text = (ROOT / page).read_text(encoding="utf-8")
     made = {*paper_results.PARTS, *paper_results.OTHERS}
@@ -42,33 +43,33 @@ def test_the_tables_are_those_of_the_results(paper_results, page, parts):
 
 
 def test_the_differences_are_those_of_the_results(paper_results, paper_goals):
-    _, cells = paper_results.read_all(FOLDERS)
-    assert (FOLDERS[0] / "against.csv").read_text(encoding="utf-8") == paper_goals.differences(cells)
+    _, cells = paper_results.read_all(GRID)
+    assert (GRID[0] / "against.csv").read_text(encoding="utf-8") == paper_goals.differences(cells)
 
 
 def test_the_figures_have_the_methods_that_are_trained(paper_results):
-    _, cells = paper_results.read_all(FOLDERS)
+    _, cells = paper_results.read_all(GRID)
     for dataset in {cell.dataset for cell in cells}:
-        text = (FOLDERS[0] / "figures" / f"metrics_{dataset}.svg").read_text(encoding="utf-8")
+        text = (GRID[0] / "figures" / f"metrics_{dataset}.svg").read_text(encoding="utf-8")
         shown = {method for method in METHOD_ORDER if f">{method}<" in text}
         assert shown == {cell.method for cell in cells if cell.dataset == dataset}
 
 
-def test_every_training_is_one_of_the_plan(paper_results):
-    plan = read_plan(ROOT / "benchmarks" / "paper.toml")
+def test_every_training_is_one_of_its_plan(paper_results):
     seeds, samples = set(), set()
-    for folder in FOLDERS:
+    for folder, name in zip(FOLDERS[:3], ("paper", "paper", "rates"), strict=True):
+        plan = read_plan(ROOT / "benchmarks" / f"{name}.toml")
         about, cells = paper_results.read(folder)
         assert set(cells) <= set(plan.cells()) and about["planned"] == plan.trainings
         numbers = [len(values["nll"]) for values in cells.values()]
-        assert max(numbers) == plan.replicas
+        assert max(numbers) == (plan.replicas if folder in GRID else 5)
         assert sum(made["trainings"] for made in about["made"]) == about["trainings"] == sum(numbers)
         with open(folder / "replicas.csv", newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         assert all(values["replica"] == list(range(len(values["nll"]))) for values in cells.values())  # the first ones
         seeds |= {(row["dataset"], row["size"], row["replica"], row["seed"]) for row in rows}
-        samples |= {(cell.dataset, cell.size) for cell in cells}
-    assert len(seeds) == plan.replicas * len(samples)  # every method and rate saw the same training samples
+        samples |= {(row["dataset"], row["size"], row["replica"]) for row in rows}
+    assert len(seeds) == len(samples) == 120  # every method and rate saw the same training samples
 
 
 @pytest.fixture
