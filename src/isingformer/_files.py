@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,47 @@ def write_bytes(file: Path, content: bytes) -> None:
 def write_json(file: Path, value: Any) -> None:
     """Write plain values as JSON, whole or not at all."""
     write_text(file, json.dumps(value, indent=2) + "\n")
+
+
+def read_table(file: Path, remedy: str, *, what: str = "") -> dict[str, Any]:
+    """What a JSON file holds, which is a table; an error begins with what was to be done and ends with the remedy."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what}{file} is damaged ({error}); {remedy}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{what}{file} is damaged (it holds no table); {remedy}")
+    return values
+
+
+def read_index(
+    file: Path, remedy: str, *, number: int, needed: Mapping[str, Collection[str]], what: str = "", still: str = ""
+) -> dict[str, Any]:
+    """The table that says what a folder holds.
+
+    Args:
+        file: JSON, with its ``format`` and the version of isingformer that wrote it.
+        remedy: for a damaged one.
+        number: the format that this version reads.
+        needed: parts that it must have, and what must be in each.
+        what: was to be done, at the beginning of an error.
+        still: a part that is None as long as there is nothing to say in it.
+    """
+    values = read_table(file, remedy, what=what)
+    lacking = [name for name in ("format", "isingformer") if name not in values]
+    if not lacking and values["format"] != number:
+        raise ValueError(
+            f"{what}{file} has format {values['format']}, this version reads {number}; use isingformer "
+            f"{values['isingformer']}"
+        )
+    lacking += [part for part in needed if part not in values]
+    for part in (part for part in needed if part in values):
+        inside = values[part]
+        if not (part == still and inside is None):
+            lacking += [f"{part}.{key}" for key in needed[part] if not isinstance(inside, dict) or key not in inside]
+    if lacking:
+        raise ValueError(f"{what}{file} is damaged (without {', '.join(lacking)}); {remedy}")
+    return values
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:

@@ -212,6 +212,9 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, tiny):
     (tmp_path / "compact.json").write_text('{"format": 99, "isingformer": "9.9"}')
     with pytest.raises(ValueError, match=r"has format 99, this version reads 1; use isingformer 9\.9"):
         load_compact(tmp_path)
+    (tmp_path / "compact.json").write_text('{"format": 1, "isingformer": "0.1.0", "config": {}, "method": null}')
+    with pytest.raises(ValueError, match=r"compact.json is damaged \(without file, training\); save it again$"):
+        load_compact(tmp_path)
 
 
 def test_the_model_before_is_untouched(tiny, batch, attached, random_selection):

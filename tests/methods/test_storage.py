@@ -189,6 +189,18 @@ def test_what_cannot_be_loaded_says_why(tiny, batch, tmp_path):
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(ValueError, match=r"^load: .* is damaged \(.*; save it again$"):
         isf.load(tmp_path)
+    (tmp_path / INDEX).write_text("[1]")
+    with pytest.raises(ValueError, match=r"is damaged \(it holds no table\); save it again$"):
+        isf.load(tmp_path)
+    (tmp_path / INDEX).write_text(json.dumps({**index, "method": {"name": "ising"}, "files": None}))
+    with pytest.raises(
+        ValueError, match=r"is damaged \(without method.settings, files.model, files.posterior\); save it again$"
+    ):
+        isf.load(tmp_path)
+    del index["examples"]
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"is damaged \(without examples\); save it again$"):
+        isf.load(tmp_path)
 
 
 def test_what_cannot_be_saved_says_why(tiny, tmp_path):

@@ -7,7 +7,6 @@ or the new one.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import SAVE_AGAIN, check_utf8, make_folder, read_tensors, write_json, write_tensors
+from .._files import SAVE_AGAIN, check_utf8, make_folder, read_index, read_tensors, write_json, write_tensors
 from .._version import __version__
 from ..curvature.likelihood import Likelihood
 from ..methods import Attached, attached_to, named_method
@@ -30,6 +29,7 @@ from .shape import Shape
 
 INDEX = "compact.json"
 FORMAT = 1
+NEEDED: dict[str, tuple[str, ...]] = {"config": (), "file": (), "method": (), "training": ()}
 
 
 def save_compact(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -138,14 +138,4 @@ def _read_index(path: Path, remedy: str) -> dict[str, Any]:
     file = path / INDEX
     if not file.is_file():
         raise FileNotFoundError(f"load_compact: {path} holds no compact network ({INDEX} is missing); {remedy}")
-    try:
-        index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        found = index["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"load_compact: {file} is damaged ({error}); {remedy}") from None
-    if found != FORMAT:
-        raise ValueError(
-            f"load_compact: {file} has format {found}, this version reads {FORMAT}; use isingformer "
-            f"{index.get('isingformer')}"
-        )
-    return index
+    return read_index(file, remedy, number=FORMAT, needed=NEEDED, what="load_compact: ")

@@ -8,7 +8,6 @@ the process dies, the folder is the old model or the new one.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import SAVE_AGAIN, check_tensors, check_utf8, make_folder, read_tensors, write_json, write_tensors
+from .._files import (
+    SAVE_AGAIN,
+    check_tensors,
+    check_utf8,
+    make_folder,
+    read_index,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from .._version import __version__
 from ..curvature.likelihood import LIKELIHOODS, Gaussian, Likelihood
 from ..curvature.likelihood import likelihood as find_likelihood
@@ -40,6 +48,10 @@ from .sharded import model_tensors, plain_class
 
 INDEX = "isingformer.json"
 FORMAT = 1
+NEEDED = {
+    "model": ("class", "config"), "method": ("name", "settings"), "files": ("model", "posterior"),
+    "examples": (), "steps": (), "likelihood": (), "variance": (), "readers": (), "training": (),
+}  # fmt: skip
 _METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Ising, DropConnect, Dropout, Plain)}
 
 
@@ -227,12 +239,8 @@ def saved_tensors(path: Path) -> list[Path]:
 
 def check_saved(path: Path, remedy: str) -> None:
     """Raise, with the remedy, where a file of a saved model is missing or damaged, without reading its tensors."""
-    try:
-        files = [path / name for name in _read_index(path, "", remedy)["files"].values()]
-    except (KeyError, TypeError, AttributeError) as error:  # JSON, and not what `save` writes
-        raise ValueError(f"{path / INDEX} is damaged ({error!r}); {remedy}") from None
-    for file in files:
-        check_tensors(file, remedy)
+    for name in _read_index(path, "", remedy)["files"].values():
+        check_tensors(path / name, remedy)
 
 
 def _text_of(file: Path) -> str:
@@ -257,13 +265,4 @@ def _read_index(path: Path, what: str = "load: ", remedy: str = SAVE_AGAIN) -> d
         raise FileNotFoundError(
             f"{what}{path} holds no saved model ({INDEX} is missing); give the folder that save() wrote"
         )
-    try:
-        index: dict[str, Any] = json.loads(file.read_text())
-        found = index["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{what}{file} is damaged ({error}); {remedy}") from None
-    if found != FORMAT:
-        raise ValueError(
-            f"{what}{file} has format {found}, this version reads {FORMAT}; use isingformer {index.get('isingformer')}"
-        )
-    return index
+    return read_index(file, remedy, number=FORMAT, needed=NEEDED, what=what)

@@ -14,14 +14,13 @@ no file locks, `claim` cannot keep two of them from the same training, but no re
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .._files import make_folder, write_json
+from .._files import make_folder, read_table, write_json
 from .._locks import State, locked
 from .._version import __version__
 from .plan import Plan
@@ -92,7 +91,7 @@ class Store:
             raise FileNotFoundError(
                 f"{self.path} is no study (plan.json is missing); give a folder that `isingformer study --out` wrote"
             )
-        found = _read(self.about, "give another --out")
+        found = read_table(self.about, "give another --out")
         if "format" not in found:
             raise ValueError(f"{self.about} is not a study's plan; give a folder that `isingformer study --out` wrote")
         if found["format"] != FORMAT:
@@ -164,7 +163,7 @@ class Store:
             if not file.is_file():
                 write_json(file, {"fingerprint": fingerprint})
                 return
-        noted = _read(file, "delete it").get("fingerprint")
+        noted = read_table(file, "delete it").get("fingerprint")
         if noted != fingerprint:
             raise ValueError(
                 f"the data {dataset!r} have changed since {self.path} was begun (checksum {fingerprint}, then "
@@ -203,7 +202,7 @@ class Store:
 
     def _read_record(self, file: Path) -> Record:
         fix = "delete it and give the study's command again: this training alone is done anew"
-        values = _read(file, fix)
+        values = read_table(file, fix)
         if values.get("format") != RECORD_FORMAT:
             raise ValueError(f"{file} has format {values.get('format')}, this version reads {RECORD_FORMAT}; {fix}")
         try:
@@ -214,17 +213,6 @@ class Store:
         if place != file:
             raise ValueError(f"{file} holds the record of {place.name}; {fix}")
         return record
-
-
-def _read(file: Path, fix: str) -> dict[str, Any]:
-    """A JSON file that holds a table."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged ({error}); {fix}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} is damaged (it holds no table); {fix}")
-    return values
 
 
 def differences(there: Plan, here: Plan) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .._files import check_utf8, make_folder, temporary_files, write_json, write_text
+from .._files import check_utf8, make_folder, read_index, temporary_files, write_json, write_text
 from .._locks import locked
 from .._version import __version__
 from ..methods.storage import INDEX, check_saved, saved_tensors
@@ -62,17 +62,7 @@ class RunFolder:
             raise FileNotFoundError(
                 f"{self.path} is no run (run.json is missing); give a folder that `isingformer train --out` wrote"
             )
-        try:
-            about: dict[str, Any] = json.loads(self.about.read_text(encoding="utf-8"))
-            found, made_by = about["format"], about["isingformer"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.about} is damaged ({error}); {TRAIN_AGAIN}") from None
-        if found != FORMAT:
-            raise ValueError(f"{self.about} has format {found}, this version reads {FORMAT}; use isingformer {made_by}")
-        lacking = _lacking(about)
-        if lacking:
-            raise ValueError(f"{self.about} is damaged (without {', '.join(lacking)}); {TRAIN_AGAIN}")
-        return about
+        return read_index(self.about, TRAIN_AGAIN, number=FORMAT, needed=NEEDED, still="finished")
 
     def begin(self, about: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any]:
         """Write run.json of a new training, or find that the one here is the same and goes on.
@@ -160,16 +150,6 @@ class RunFolder:
             for stale in temporary_files(self.path):
                 stale.unlink(missing_ok=True)
             yield
-
-
-def _lacking(about: Mapping[str, Any]) -> list[str]:
-    """What run.json should say and does not, as ``data.classes``."""
-    found = [part for part in NEEDED if part not in about]
-    for part, keys in NEEDED.items():
-        inside = about.get(part, {})
-        if part in about and not (part == "finished" and inside is None):
-            found += [f"{part}.{key}" for key in keys if not isinstance(inside, Mapping) or key not in inside]
-    return found
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
