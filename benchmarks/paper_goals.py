@@ -242,7 +242,7 @@ def zeros(abouts, cells):
             entries = [f"{number:.3f}" for number in (*numbers, *(mean(own, one, "accuracy") for one in dense))]
             rows.append([named(cell.dataset, cell.size), str(cell.rate), *entries])
             every.append(own)
-    head = ["data, images", "delta", "share of weights zero", "accuracy so", "with all, T = 50",
+    head = ["data, images", "delta", "share of zeros", "accuracy with zeros", "accuracy with all, T = 50",
             *(f"{rival} 0.1" for rival in RIVALS)]  # fmt: skip
     return paragraphs(table(head, rows), over(every)) if rows else "Nothing of `ising` has been trained yet.\n"
 

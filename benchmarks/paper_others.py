@@ -96,39 +96,48 @@ def best(abouts, cells):
     found = chosen(cells, trials)
     if not found:
         return "Not trained yet.\n"
-    edges = [said for place, said in at_edge(trials).items() if place[:2] in found]
-    note = f"A better rate may lie beyond what was tried: {'; '.join(edges)}.\n" if edges else ""
+    note = beyond(said for place, said in at_edge(trials).items() if place[:2] in found)
     every = [paired(cells, *(own[method] for method in SHOWN)) for own in found.values()]
     rows = [
         [named(*place), *(f"{cell.rate:g}: {shown(own, cell)}" for cell in own)]
         for place, own in zip(found, every, strict=True)
     ]
+    return paragraphs(
+        table(["data, images", *SHOWN], rows), over(every, counted=True), note, counted_at_best(cells, found)
+    )
+
+
+def beyond(edges):
+    """A sentence of what `at_edge` says: a rate, and all whose best one it is."""
+    by_rate = {}
+    for said in edges:
+        who, what = said.split(": ")
+        by_rate.setdefault(what, []).append(who)
+    listed = ". ".join(f"{what}, and the best of {'; '.join(every)}" for what, every in by_rate.items())
+    return f"A better rate may lie beyond what was tried. {listed}.\n" if listed else ""
+
+
+def counted_at_best(cells, found):
+    """A row a rival: in how many of the places in `found` `ising` is better, every method at its best rate."""
     lines = []
     for rival in RIVALS:
         pairs = [(own["ising"], [own[rival]]) for own in found.values()]
         said = (counts(cells, score, pairs) for score in SCORES)
         lines.append([rival, *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)])
-    head = [f"`ising` better than, of {len(found)} (clearly, clearly worse)", "accuracy", "NLL", "ECE"]
-    return paragraphs(table(["data, images", *SHOWN], rows), over(every, counted=True), note, table(head, lines))
+    head = [f"of {len(found)}: `ising` better (clearly better, clearly worse) than", "accuracy", "NLL", "ECE"]
+    return table(head, lines)
 
 
 def best_counts(abouts, cells):
-    """A sentence: how often `ising` is better than each of the two others, every method at its best rate."""
+    """How often `ising` is better than each of the two others, every method at its best rate."""
     found = chosen(cells, rows_of(TRIALS))
     if not found:
         return "No method has been trained at its best rate yet.\n"
-    said, numbers = [], set()
-    for rival in RIVALS:
-        pairs = [(own["ising"], [own[rival]]) for own in found.values()]
-        numbers |= {len(common(cells, ours, *theirs)) for ours, theirs in pairs}
-        every = [counts(cells, score, pairs) for score in ("nll", "accuracy")]
-        nll, accuracy = (f"{one['better']} ({one['clearly']}, {one['worse']})" for one in every)
-        said.append(f"than {rival} by NLL in {nll} and by accuracy in {accuracy}")
+    numbers = {len(common(cells, own["ising"], own[rival])) for own in found.values() for rival in RIVALS}
     samples = " to ".join(str(end) for end in sorted({min(numbers), max(numbers)}))
     return (
-        f"With every method at the rate that is best on validation images, `ising` is better {' and '.join(said)}, of "
-        f"{len(found)} combinations of dataset and size; in brackets: clearly, and clearly worse. Each is "
-        f"over {samples} training samples.\n"
+        f"The {len(found)} combinations of dataset and size, every method at the rate that is best for it on "
+        f"validation images, each over {samples} training samples:\n\n{counted_at_best(cells, found)}"
     )
 
 
@@ -168,13 +177,13 @@ def matched(abouts, cells):
                      f"{mean(own, cell, 'nll'):.3f}"])  # fmt: skip
         every.append(own)
     text = (
-        f"In {len(same)} of the {whole} cells of `ising` the mean of `q` is `delta` to within {NEARLY}, so that "
-        f"the comparison is the one above: {lower_nll(cells, same)}. Of the {whole - len(same)} others, "
-        f"{len(rows) or 'none'} {'is' if len(rows) == 1 else 'are'} trained with both others at its mean of `q`"
+        f"In {len(same)} of the {whole} cells of `ising` the mean of `q` is within {NEARLY} of `delta`, so that the "
+        f"comparison is the one above: {lower_nll(cells, same)}. Of the {whole - len(same)} other cells, "
+        f"{len(rows) or 'none'} {'has' if len(rows) == 1 else 'have'} both others trained at the mean of `q`"
     )
     if not rows:
         return f"{text}.\n"
-    head = ["data, images", "delta", "mean q", *(f"{rival} at" for rival in RIVALS), "`ising`"]
+    head = ["data, images", "delta", "mean q", *(f"{rival}, rate: NLL" for rival in RIVALS), "`ising`, NLL"]
     return paragraphs(f"{text}: {lower_nll(cells, others)}.\n", table(head, rows), over(every, counted=True))
 
 
@@ -182,8 +191,8 @@ def lower_nll(cells, pairs):
     """How often the NLL of `ising` is lower, in words."""
     nll = counts(cells, "nll", pairs)
     return (
-        f"its NLL is lower than that of both in {nll['better']}, clearly so in {nll['clearly']}, and clearly higher "
-        f"than that of one of them or both in {nll['worse']}"
+        f"its NLL is lower than that of both in {nll['better']} ({nll['clearly']} clearly), and clearly higher than "
+        f"that of either in {nll['worse']}"
     )
 
 
@@ -277,7 +286,7 @@ def control(abouts, cells):
     if not rows:
         return "Not trained yet.\n"
     said = (counts(cells, score, pairs) for score in SCORES)
-    line = [str(len(pairs)), *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
-    head = ["cells", *(f"{name} better than at the nearest mean q" for name in ("accuracy", "NLL", "ECE"))]
-    columns = ["data, images", "delta", "`ising`, mean q: scores", "no evidence, the same rate", "nearest mean q"]
+    line = ["no evidence, the nearest mean q", *(f"{one['better']} ({one['clearly']}, {one['worse']})" for one in said)]
+    head = [f"of {len(pairs)}: `ising` better (clearly better, clearly worse) than", "accuracy", "NLL", "ECE"]
+    columns = ["data, images", "delta", "`ising`", "no evidence, the same rate", "no evidence, the nearest mean q"]
     return paragraphs(table(columns, rows), over(every, counted=True), table(head, [line]))

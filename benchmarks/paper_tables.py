@@ -31,7 +31,7 @@ def where(abouts, cells):
     planned = sum({cell: plan.replicas for plan in plans for cell in plan.cells()}.values())
     trainings = sum(len(values["nll"]) for values in cells.values())
     return (
-        f"{trainings:,} of {planned:,} trainings, of {methods}; {'; '.join(machines)}; "
+        f"{trainings:,} of the grid's {planned:,} trainings, of {methods}; {'; '.join(machines)}; "
         f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}.\n"
     )
 

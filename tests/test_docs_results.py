@@ -179,7 +179,9 @@ def test_a_cell_is_taken_from_the_first_folder_that_has_it(paper_results, paper_
             ("mnist", 300, "dropout"), ("mnist", 300, "ising")
         })  # fmt: skip
     planned = 4 * len(read_plan(ROOT / "benchmarks" / "paper.toml").cells())
-    assert paper_tables.where(abouts, cells).startswith(f"{sum(len(v['nll']) for v in cells.values())} of {planned} ")
+    assert paper_tables.where(abouts, cells).startswith(
+        f"{sum(len(v['nll']) for v in cells.values())} of the grid's {planned} trainings, of "
+    )
     taken = newer + [record for record in records if record.cell not in {own.cell for own in newer}]
     wanted = [found.text for found in verdict_list(taken) if found.b.startswith("paper") or "the paper" in found.text]
     assert paper_tables.spoken(abouts, cells).splitlines() == [f"- {line}" for line in wanted] and len(wanted) > 3
