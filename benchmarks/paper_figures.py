@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-from paper_tables import summaries
+from paper_goals import MIDDLE, difference
+from paper_tables import mean, summaries
 
 from isingformer._files import make_folder, write_bytes
 from isingformer.explain.look import new_figure
 from isingformer.study.figures import by_size
-from isingformer.study.figures.style import in_order, legend, our_settings, rendered, title_of
+from isingformer.study.figures.style import QUIET, in_order, legend, look, our_settings, rendered, title_of
+from isingformer.study.record import Cell
 
 SCORES = {"nll": "NLL \N{DOWNWARDS ARROW}", "ece": "ECE \N{DOWNWARDS ARROW}", "accuracy": "Accuracy \N{UPWARDS ARROW}"}
 
@@ -52,3 +54,86 @@ def overview(cells):
     title = f"Test images, mean and standard deviation over {most} training samples"
     legend(figure, title, methods, {}, columns=5)
     return figure
+
+
+def draw_rates(rows, file):
+    """What `benchmarks/tune.py` found of every method's rates, as PNG."""
+    with our_settings():
+        figure = rates(rows)
+    write_bytes(Path(file), rendered(figure, "png"))
+
+
+def rates(rows):
+    """NLL on validation images by rate: a column a dataset, a row from few images to many, a line a method."""
+    places = {}
+    for row in rows:
+        places.setdefault(row["data"], {}).setdefault(row["size"], []).append(row)
+    methods = in_order(row["tried"] for row in rows)
+    height = max(len(sizes) for sizes in places.values())
+    ticks = sorted({row["rate"] for row in rows})
+    figure = new_figure(2.5 * len(places) + 0.6, 1.75 * height + 0.8)
+    panels = figure.subplots(height, len(places), squeeze=False, sharex=True)
+    for column, (data, sizes) in zip(panels.T, places.items(), strict=True):
+        for axes, size in zip(column, sorted(sizes), strict=False):
+            for method in methods:
+                line = sorted((row["rate"], row["nll"]) for row in sizes[size] if row["tried"] == method)
+                axes.plot(*zip(*line, strict=True), color=look(method).colour, linestyle=look(method).dash,
+                          marker=look(method).marker)  # fmt: skip
+            axes.set_title(f"{title_of(data)}, {size:,}")
+            axes.set_xticks(ticks, [f"{rate:g}" if rate >= 0.1 else "" for rate in ticks])
+            axes.set_ylim(top=highest(row["nll"] for row in sizes[size]))
+        column[-1].set_xlabel("rate")
+    for axes in panels[:, 0]:
+        axes.set_ylabel(SCORES["nll"])
+    figure.align_ylabels(panels[:, 0])
+    legend(figure, "Validation images: every method by its rate (what is far above is cut off)", methods, {}, columns=5)
+    return figure
+
+
+def highest(values):
+    """Where an axis ends: what is far above the lowest is cut off, so that the rest can be told apart."""
+    values = sorted(values)
+    low, span = values[0], values[len(values) // 2] - values[0]
+    return min(values[-1] + 0.1 * span, low + 4 * span)
+
+
+def draw_zeros(cells, file):
+    """How many weights can be zero, as PNG."""
+    with our_settings():
+        figure = zeros(cells)
+    write_bytes(Path(file), rendered(figure, "png"))
+
+
+def zeros(cells):
+    """Accuracy of the most probable network of `ising` minus that of dropconnect at 0.1 with all weights, by its zeros.
+
+    Paired by training sample, bars the 95% interval; dropout at 0.1 as a line. With 5,000 and 6,000 images, where a
+    high delta was tried.
+    """
+    places = [place for place in dict.fromkeys((c.dataset, c.size) for c in cells) if place[1] in MIDDLE]
+    figure = new_figure(2.5 * len(places) + 0.6, 2.9)
+    panels = figure.subplots(1, len(places), squeeze=False)[0]
+    for axes, place in zip(panels, places, strict=True):
+        dense, other = (Cell(*place, rival, 0.1) for rival in ("dropconnect", "dropout"))
+        own = [c for c in cells if (c.dataset, c.size, c.method) == (*place, "ising")]
+        found = [(mean(cells, c, "dropped"), c, *difference(as_probable(cells, c), c, dense, "accuracy")) for c in own]
+        share, at, middle, low, high = zip(*sorted(found), strict=True)
+        bars = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for b, m in zip(high, middle, strict=True)]]
+        axes.axhline(0, color=look("dropconnect").colour, linestyle=look("dropconnect").dash)
+        axes.axhline(difference(cells, other, dense, "accuracy")[0], color=look("dropout").colour,
+                     linestyle=look("dropout").dash)  # fmt: skip
+        axes.errorbar(share, middle, bars, color=look("ising").colour, marker=look("ising").marker, elinewidth=1)
+        for x, cell, y in zip(share, at, middle, strict=True):
+            axes.annotate(f"{cell.rate:g}", (x, y), (4, 4), textcoords="offset points", size=7, color=QUIET)
+        axes.set_title(f"{title_of(place[0])}, {place[1]:,}")
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("share of weights that are zero")
+    panels[0].set_ylabel("accuracy minus that of\ndropconnect 0.1")
+    words = "Test images: ising with zeros, by delta, beside dropout 0.1 and dropconnect 0.1 with all weights"
+    legend(figure, words, in_order(("dropout", "dropconnect", "ising")), {}, columns=5)
+    return figure
+
+
+def as_probable(cells, cell):
+    """The cells, this one with the accuracy of its most probable network."""
+    return {**cells, cell: {**cells[cell], "accuracy": cells[cell]["probable_accuracy"]}}

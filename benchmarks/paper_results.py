@@ -14,6 +14,8 @@ What `benchmarks/paper_rates.py` plans, other rates than the paper's two, is kep
 
     python benchmarks/paper_results.py keep studies/rates results/rates
     python benchmarks/paper_results.py page results/paper results/paper-first results/rates docs/results.md
+    python benchmarks/paper_results.py zeros results/paper results/paper-first results/rates docs/zeros.png
+    python benchmarks/paper_results.py rates results/trials-rates.json docs/rates.png
 
 So are the cells of `benchmarks/control.toml` and `benchmarks/local.toml`. They have methods and rates of the grid, so
 that their methods get other names, and none of them takes the place of one of the grid.
@@ -23,7 +25,8 @@ trainings were made on what hardware, by which commit and command), finished or 
 between the marks of a page, from one folder or several: a cell is taken from the first that has it, and cells are
 compared over the replicas that they have in common. `figures` draws the scores by training size, a figure a dataset,
 `overview` those of all datasets in one, and `differences` writes what stands behind "clearly"; these three are of the
-paper's two rates. `restore` makes the study's folder anew on another machine, where the same command then goes on.
+paper's two rates. `zeros` draws accuracy by the share of weights that are zero, `rates` the NLL that trials found by
+rate. `restore` makes the study's folder anew on another machine, where the same command then goes on.
 `results/paper-first` has the first 340 trainings, which were kept without their records: there are the tables alone.
 """
 
@@ -39,9 +42,9 @@ import statistics
 from pathlib import Path
 
 from paper_claims import claims
-from paper_figures import draw, draw_overview
+from paper_figures import draw, draw_overview, draw_rates, draw_zeros
 from paper_goals import at_paper_rates, differences, goals, summary, zeros
-from paper_others import CONTROL, best, best_counts, by_fresh_noise, control, fresh, matched, peers
+from paper_others import CONTROL, best, best_counts, by_fresh_noise, control, fresh, matched, peers, rows_of
 from paper_tables import WHICH, accuracies, calibrations, depth, spoken, where
 from paper_versus import printed, reached, versus
 
@@ -53,6 +56,7 @@ from isingformer.study.record import Cell, Record
 from isingformer.study.summary import cell_order
 from isingformer.study.tables import write_tables
 
+WHAT = ("keep", "restore", "page", "figures", "overview", "zeros", "rates", "differences")
 RECORDS = "records.jsonl.gz"
 PARTS = {
     "made": where, "goals": goals, "summary": summary, "depth": depth, "verdicts": spoken,
@@ -198,19 +202,23 @@ def filled(text, *folders):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("keep", "restore", "page", "figures", "overview", "differences"))
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("to", type=Path)
     args = parser.parse_args()
     try:
-        if args.what in ("keep", "restore") and len(args.source) > 1:
-            raise ValueError(f"{args.what} takes one folder, got {len(args.source)}")
+        if args.what in ("keep", "restore", "rates") and len(args.source) > 1:
+            raise ValueError(f"{args.what} takes one source, got {len(args.source)}")
         if args.what == "keep":
             keep(args.source[0], args.to)
         elif args.what == "restore":
             restore(args.source[0], args.to)
         elif args.what == "page":
             write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
+        elif args.what == "rates":
+            draw_rates(rows_of(args.source[0]), args.to)
+        elif args.what == "zeros":
+            draw_zeros(read_all(args.source)[1], args.to)
         elif args.what == "differences":
             write_text(args.to, differences(of_grid(read_all(args.source)[1])))
         else:

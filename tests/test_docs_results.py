@@ -365,6 +365,31 @@ def test_the_figures_show_every_method_of_a_dataset(paper_results, kept, tmp_pat
     assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_rates_and_zeros_are_drawn_as_they_are(tmp_path):
+    figures = script("paper_figures")
+    rows = [
+        {"data": data, "size": size, "tried": method, "rate": rate, "nll": size / 1000 + rate}
+        for data, size in (("mnist", 300), ("mnist", 6000), ("cifar10", 250))
+        for method in ("dropout", "ising") for rate in (0.2, 0.05)
+    ]  # fmt: skip
+    panels = [axes for axes in figures.rates(rows).axes if axes.lines]
+    assert [axes.get_title() for axes in panels] == ["MNIST, 300", "CIFAR-10, 250", "MNIST, 6,000"]
+    assert [line.get_xydata().tolist() for line in panels[2].lines] == [[[0.05, 6.05], [0.2, 6.2]]] * 2
+    cells = {
+        Cell("mnist", 6000, "ising", rate): values(0.9, 0.1, 0.0) | {"dropped": [rate] * 3, "probable_accuracy": found}
+        for rate, found in ((0.9, [0.6, 0.7, 0.8]), (0.5, [0.8, 0.9, 1.0]))
+    }
+    cells |= {
+        Cell("mnist", 6000, name, 0.1): values(at, 0.1, 0.0) for name, at in (("dropout", 0.8), ("dropconnect", 0.7))
+    }
+    (axes,) = figures.zeros(cells).axes
+    assert axes.lines[1].get_ydata()[0] == pytest.approx(0.1)  # dropout
+    assert axes.lines[2].get_xydata().tolist() == [[0.5, pytest.approx(0.2)], [0.9, pytest.approx(0.0)]]
+    figures.draw_rates(rows, tmp_path / "rates.png")
+    figures.draw_zeros(cells, tmp_path / "zeros.png")
+    assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("rates", "zeros"))
+
+
 def test_a_page_without_marks_or_with_half_of_them_is_an_error(paper_results):
     with pytest.raises(ValueError, match="has no part to fill; put <!-- NAME:begin -->"):
         paper_results.filled("words", *FOLDERS)
