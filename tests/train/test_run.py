@@ -257,10 +257,24 @@ def test_numbers_of_ones_own_train_and_files_of_pixels_are_then_refused(tmp_path
     run = isf.train(own, None, RECIPE, out=tmp_path / "a", progress=False, tensorboard=False)
     assert run.evaluate(samples=3).scores.accuracy > 0.9
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"was trained on float32 numbers"):
+    with pytest.raises(ValueError, match=r"was trained on float32 numbers, .*; from Python, give a tensor"):
         run.predict([tmp_path / "a.png"])
     with pytest.raises(ValueError, match=r"was trained on data made in Python, 'numbers'"):
         isf.Run(tmp_path / "a").evaluate()
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_a_run_with_channels_that_no_image_file_has_says_so_and_takes_tensors(tmp_path, channels):
+    data = corners()
+    parts = [isf.Images(part.x.expand(-1, channels, -1, -1), part.y) for part in (data.train, data.test)]
+    own = isf.Dataset("layers", *parts, data.classes)
+    run = isf.train(own, None, RECIPE, out=tmp_path / "a", progress=False, tensorboard=False)
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    said = rf"{tmp_path / 'a'} reads images of {channels} channels, .* 1 \(grey\) or 3 \(RGB\); from Python, give a"
+    for resize in (False, True):
+        with pytest.raises(ValueError, match=said):
+            run.predict([tmp_path / "a.png"], resize=resize)
+    assert run.predict(parts[1].x[:3], samples=2).probs.shape == (3, len(data.classes))
 
 
 def test_plain_passes_are_all_the_same(tmp_path):

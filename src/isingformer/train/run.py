@@ -194,7 +194,12 @@ class Run:
         if about["pixels"] != "uint8":
             raise ValueError(
                 f"{self.folder} was trained on {about['pixels']} numbers, so it is unknown what an image file's pixels "
-                "would be among them; predict from Python with a tensor"
+                "would be among them; from Python, give a tensor"
+            )
+        if about["channels"] not in (1, 3):
+            raise ValueError(
+                f"{self.folder} reads images of {about['channels']} channels, and image files have 1 (grey) or 3 "
+                "(RGB); from Python, give a tensor"
             )
         trained_so = bool((about["origin"] or {}).get("resize"))
         height, width = about["size"]
