@@ -102,6 +102,7 @@ def test_the_first_replicas_are_a_part_and_the_others_follow(done, plan, tmp_pat
         (["study", "quick", "--ray", "auto", "--device", "cuda:1"], "since Ray deals out GPUs, got 'cuda:1'"),
         (["study", "quick", "--ray", "auto", "--gpus-per-task", "2"], "gpus_per_task must be a share from 0 to 1"),
         (["report", "nothere"], "nothere is no study (plan.json is missing)"),
+        (["report", "foreign/plan.json"], "foreign/plan.json is no study (plan.json is missing)"),
         (["study", "quick", "--quiet", "--out", "foreign"], "foreign/plan.json is not a study's plan"),
     ],
 )

@@ -33,7 +33,7 @@ def write_results(store: Store, *, command: str | None = None, data_dir: str | N
         command: that made it, for the report; None: the one in the records.
         data_dir: where the datasets are, for the figures of sample images; those that are not at hand are left out.
     """
-    records, plan = store.records(), store.plan
+    plan, records = store.plan, store.records()
     if not records:
         raise ValueError(f"{store.path} has no records yet; run `isingformer study` with it first")
     drawn = charts(records, sample_images(plan, {record.cell.dataset for record in records}, data_dir))
