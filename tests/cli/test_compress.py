@@ -143,9 +143,10 @@ def test_a_training_is_never_replaced(refused, trained, tmp_path):
     [
         (["--macs", "1.5"], "macs must be the share to keep, in (0, 1), got 1.5"),
         (["--macs", "0.001"], "macs=0.001 is less than can be kept"),
+        (["--macs", "0.001"], "ask for more, or add --kinds (structures=)"),
         (["--macs", "0.3", "--weights", "0.3"], "not allowed with argument"),
         (["--latency-ms", "0"], "latency_ms must be a time above 0, got 0.0"),
-        (["--latency-ms", "1e-6"], "ask for more, or add structures"),
+        (["--latency-ms", "1e-6"], "ask for more, or add --kinds (structures=)"),
         (["--macs", "0.3", "--kinds", "units,neurons"], "--kinds: expected some of units, channels"),
         (["--macs", "0.3", "--kinds", ","], "--kinds: expected some of units, channels"),
         (["--macs", "0.3", "--recover", "-1"], "--recover: expected a whole number from 0 on, got '-1'"),

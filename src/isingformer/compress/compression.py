@@ -192,11 +192,11 @@ class _Aim:
         if self.name == "latency_ms":
             raise ValueError(
                 f"compress: latency_ms={self.asked} is less than a pass takes {gone}, {found:.3g} ms on this machine; "
-                "ask for more, or add structures"
+                "ask for more, or add --kinds (structures=)"
             )
         raise ValueError(
             f"compress: {self.name}={self.asked} is less than can be kept: {gone}, {found:.3f} remain (embedding and "
-            "head always stay); ask for more, or add structures"
+            "head always stay); ask for more, or add --kinds (structures=)"
         )
 
 
