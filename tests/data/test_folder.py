@@ -167,7 +167,7 @@ def test_an_empty_class_a_dead_link_and_a_folder_inside_are_refused(pets):
     (pets / "emu" / ".hidden").touch()
     refusal(lambda: read_folder(pets), pets / "emu", "is empty")
     (pets / "emu" / "1.png").symlink_to(pets / "nowhere.png")
-    refusal(lambda: read_folder(pets), pets / "emu" / "1.png", "no image")
+    refusal(lambda: read_folder(pets), pets / "emu" / "1.png", "a link that leads nowhere")
     (pets / "emu" / "1.png").unlink()
     (pets / "emu" / "1.png").mkdir()
     refusal(lambda: read_folder(pets), pets / "emu" / "1.png", "folder inside")

@@ -132,6 +132,8 @@ def _list_images(folder: Path) -> list[Path]:
                 f"{shown(path)} is a folder inside a class folder; expected images only: move its images up, or, for a "
                 "split of your own, keep exactly the two folders train and test at the top"
             )
+        if path.is_symlink() and not path.exists():
+            raise DataError(f"{shown(path)} is a link that leads nowhere; expected an image: remove or mend it")
         if not is_image_name(path.name) or not path.is_file():
             raise DataError(f"{shown(path)} is no image; expected images only in a class folder: move it elsewhere")
     if not entries:
