@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import isingformer as isf
+from isingformer.study import Store, read_plan
 from pictures import corners
 
 RECIPE = isf.Recipe(epochs=2, batch=16, width=16, depth=1, heads=2, mlp=16, patch=4, validation=16)
@@ -51,6 +52,18 @@ def test_an_index_that_is_none_of_ours_is_damaged_for_training_too(tmp_path):
     text = said(ValueError, lambda: train(tmp_path / "a"))
     assert text.endswith("isingformer.json has format 99, this version reads 1; use isingformer 9.9")
     assert text.startswith(str(tmp_path))
+
+
+def test_a_study_and_a_training_do_not_share_a_folder(tmp_path):
+    plan = read_plan("quick")
+    Store.open(tmp_path / "study", plan)
+    with pytest.raises(FileExistsError, match=r"study holds a study \(plan.json\); give another --out"):
+        train(tmp_path / "study")
+    assert not (tmp_path / "study" / "run.json").exists()
+    train(tmp_path / "run")
+    with pytest.raises(FileExistsError, match=r"run holds a training \(run.json\); give another --out"):
+        Store.open(tmp_path / "run", plan)
+    assert not (tmp_path / "run" / "records").exists()
 
 
 def test_without_a_damaged_checkpoint_the_same_training_begins_anew(tmp_path):

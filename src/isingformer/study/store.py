@@ -60,6 +60,8 @@ class Store:
         store = cls(folder)
         if store.about.is_file():
             _ = store.plan  # raises where it is no study's, before anything is made beside it
+        elif (store.path / "run.json").exists():
+            raise FileExistsError(f"{store.path} holds a training (run.json); give another --out")
         for needed in (store.path, store._records, store._data, store._claims):
             make_folder(needed)
         with store._writing() as state:

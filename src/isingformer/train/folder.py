@@ -76,6 +76,8 @@ class RunFolder:
                 f"{self.path} holds a compressed network, which no training replaces, with --overwrite neither; give "
                 "another --out, or remove the folder"
             )
+        if not self.about.is_file() and (self.path / "plan.json").exists():
+            raise FileExistsError(f"{self.path} holds a study (plan.json); give another --out")
         if overwrite:
             self._clear()
         elif self.about.is_file():
