@@ -28,14 +28,28 @@ CHOSEN = (
 )  # fmt: skip
 TABLES = {
     name: ROOT / f"results/trials-{name}.json"
-    for name in ("control", "ideas", "network", "per-image", "width", "default", "evidence", "warmup", "h200", "small")
+    for name in (
+        "floor",
+        "control",
+        "ideas",
+        "network",
+        "per-image",
+        "width",
+        "default",
+        "evidence",
+        "warmup",
+        "h200",
+        "small",
+    )
 }
 
 
 def table(file):
     """A row for what was tried in a cell, at its rates: NLL, accuracy, calibration error, and what else was kept."""
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    more = {"dropped": "share dropped"} | ({"mean q": "mean q"} if file.stem == "trials-control" else {})
+    more = {"dropped": "share dropped"} | (
+        {"mean q": "mean q"} if file.stem in ("trials-control", "trials-floor") else {}
+    )
     shown = {name: words for name, words in more.items() if name in rows[0]}
     head = ["data", "tried", "rate", "NLL", "accuracy", "ECE", *shown.values()]
     lines = [head, ["---"] * len(head)]
