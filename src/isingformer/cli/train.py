@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..methods import METHODS, Method, named_method
+from ..methods import METHODS, Method, called, named_method
 from ..train import Recipe, Run, train
 from ..train.folder import RunFolder
 from ..train.processes import is_first
@@ -186,7 +186,7 @@ def summary(run: Run) -> str:
     """A trained run in three lines."""
     done = run.about["finished"]
     last = done.get("figures", {})  # which the first runs called otherwise
-    text = f"trained {run.about['method']['name']} on {run.about['data']['train']} images of "
+    text = f"trained {called(run.about['method'])} on {run.about['data']['train']} images of "
     epochs = "1 epoch" if done["epochs"] == 1 else f"{done['epochs']} epochs"
     text += f"{run.about['data']['name']}: {epochs} in {done['seconds']:.0f} s"
     text += ", stopped early" if done["stopped_early"] else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..explain.frame import TEMPLATES as SHARED
 from ..explain.frame import colour_values, environment
+from ..methods import called
 from .explorer import Explorer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -32,7 +33,7 @@ def page_files(explorer: Explorer) -> dict[str, tuple[str, bytes]]:
     height, width = explorer.size
     scale = PAPER / max(height, width)
     values: dict[str, Any] = {
-        "run": explorer.run.folder.resolve().name, "method": about["method"]["name"], "data": about["data"]["name"],
+        "run": explorer.run.folder.resolve().name, "method": called(about["method"]), "data": about["data"]["name"],
         "level": f"{100 * explorer.level:g}%", "most": explorer.most, "first": min(FIRST, explorer.most),
         "classes": explorer.classes, "grid": explorer.grid, "size": explorer.size, "channels": explorer.channels,
         "paper": (round(scale * height), round(scale * width)), "brush": max(BRUSH, min(70, round(scale))),

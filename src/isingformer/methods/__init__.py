@@ -7,7 +7,7 @@ from .dropout import Dropout
 from .history import History, Recorder
 from .ising import Ising
 from .method import Method
-from .named import METHODS, named_method
+from .named import METHODS, called, named_method
 from .plain import Plain
 from .posthoc import fit_posterior
 from .storage import load, save
@@ -26,6 +26,7 @@ __all__ = [
     "WeightPosterior",
     "attach",
     "attached_to",
+    "called",
     "fit_posterior",
     "load",
     "named_method",

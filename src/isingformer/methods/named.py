@@ -23,6 +23,22 @@ METHODS: dict[str, tuple[Callable[..., Method], str | None]] = {
 """How each method is made, and which of its settings is the drop rate."""
 
 
+def called(about: Mapping[str, Any]) -> str:
+    """What the command line calls a method by its ``name`` and ``settings``, of a preset all but the rate."""
+    name, settings = str(about["name"]), about.get("settings", {})
+
+    def without(rate: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {setting: value for setting, value in given.items() if setting != rate}
+
+    presets = ((preset, make(), rate) for preset, (make, rate) in METHODS.items())
+    same = (
+        preset
+        for preset, method, rate in presets
+        if method.name == name and without(rate, method.settings()) == without(rate, settings)
+    )
+    return next(same, name)
+
+
 def named_method(name: str, rate: Rate | None = None, settings: Mapping[str, Any] | None = None) -> Method:
     """A method by its name.
 

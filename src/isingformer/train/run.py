@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._files import check_tensors
 from ..data import Dataset, Images, load_data, read_image, resized, split, subset
-from ..methods import Attached, History, attached_to, load
+from ..methods import Attached, History, attached_to, called, load
 from ..metrics import Scores, ood_auroc, scores
 from ..predict import Prediction, fit_temperature, predict
 from .batches import standardised
@@ -52,7 +52,7 @@ class Run:
 
     def __repr__(self) -> str:
         state = "trained" if self.finished else "unfinished"
-        return f"<run {self.folder}: {self.about['method']['name']} on {self.about['data']['name']}, {state}>"
+        return f"<run {self.folder}: {called(self.about['method'])} on {self.about['data']['name']}, {state}>"
 
     @property
     def finished(self) -> bool:
