@@ -70,7 +70,7 @@ def test_a_temperature_is_fitted_on_validation_images_and_lowers_their_nll(train
     nll = -tempered.probs.double().gather(1, corners().test.y[:, None]).log().mean()
     assert found.scores.nll == pytest.approx(float(nll), rel=1e-4)
     assert found.untempered == run.evaluate(samples=9).scores
-    with pytest.raises(ValueError, match="fitted on the validation images says nothing of them"):
+    with pytest.raises(ValueError, match="fitted on the validation images; leave it or validation out"):
         run.evaluate(on="validation", temperature=True)
 
 

@@ -236,7 +236,7 @@ class Run:
             data_dir: where the training data are now, if not where they were.
         """
         if temperature and on == "validation":
-            raise ValueError("evaluate: a temperature fitted on the validation images says nothing of them; use test")
+            raise ValueError("evaluate: a temperature is fitted on the validation images; leave it or validation out")
         dataset = self.data(data_dir) if data is None else _loaded(data)
         strange = None if outside is None else _loaded(outside)
         self._check_classes(dataset)
