@@ -4,12 +4,11 @@ import argparse
 import dataclasses
 import re
 import shlex
-from importlib.metadata import entry_points
 
 import pytest
 
 import isingformer as isf
-from isingformer.cli import COMMANDS, build_parser, main
+from isingformer.cli import COMMANDS, build_parser
 from isingformer.cli.train import METHODS, RECIPE, make_method, make_recipe
 
 EXAMPLES = [
@@ -57,11 +56,6 @@ def test_every_example_parses(name, line):
 def test_the_version(command):
     found = command("--version")
     assert (found.code, found.out) == (0, f"isingformer {isf.__version__}\n")
-
-
-def test_the_command_isingformer_is_main():
-    (entry,) = entry_points(group="console_scripts", name="isingformer")
-    assert entry.load() is main
 
 
 def arguments(*given):
