@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paper_goals import MIDDLE, difference
+from paper_goals import MIDDLE, comparable, difference
 from paper_tables import mean, summaries
 
 from isingformer._files import make_folder, write_bytes
@@ -110,12 +110,18 @@ def zeros(cells):
     Paired by training sample, bars the 95% interval; dropout at 0.1 as a line. With 5,000 and 6,000 images, where a
     high delta was tried.
     """
-    places = [place for place in dict.fromkeys((c.dataset, c.size) for c in cells) if place[1] in MIDDLE]
-    figure = new_figure(2.5 * len(places) + 0.6, 2.9)
-    panels = figure.subplots(1, len(places), squeeze=False)[0]
-    for axes, place in zip(panels, places, strict=True):
-        dense, other = (Cell(*place, rival, 0.1) for rival in ("dropconnect", "dropout"))
-        own = [c for c in cells if (c.dataset, c.size, c.method) == (*place, "ising")]
+    shown = {}
+    for cell in cells:
+        dense = [Cell(cell.dataset, cell.size, rival, 0.1) for rival in ("dropconnect", "dropout")]
+        if cell.method == "ising" and cell.size in MIDDLE and comparable(cells, cell, *dense):
+            shown.setdefault((cell.dataset, cell.size), (*dense, []))[-1].append(cell)
+    if not shown:
+        raise ValueError(
+            "no ising beside dropout and dropconnect at 0.1 with 5,000 or 6,000 images; give folders that have them"
+        )
+    figure = new_figure(2.5 * len(shown) + 0.6, 2.9)
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for axes, (place, (dense, other, own)) in zip(panels, shown.items(), strict=True):
         found = [(mean(cells, c, "dropped"), c, *difference(as_probable(cells, c), c, dense, "accuracy")) for c in own]
         share, at, middle, low, high = zip(*sorted(found), strict=True)
         bars = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for b, m in zip(high, middle, strict=True)]]

@@ -216,6 +216,8 @@ def main():
         elif args.what == "page":
             write_text(args.to, filled(args.to.read_text(encoding="utf-8"), *args.source))
         elif args.what == "rates":
+            if not args.source[0].is_file():
+                raise ValueError(f"{args.source[0]} is not there; give the file that tune.py wrote")
             draw_rates(rows_of(args.source[0]), args.to)
         elif args.what == "zeros":
             draw_zeros(read_all(args.source)[1], args.to)

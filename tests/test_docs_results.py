@@ -385,6 +385,10 @@ def test_rates_and_zeros_are_drawn_as_they_are(tmp_path):
     (axes,) = figures.zeros(cells).axes
     assert axes.lines[1].get_ydata()[0] == pytest.approx(0.1)  # dropout
     assert axes.lines[2].get_xydata().tolist() == [[0.5, pytest.approx(0.2)], [0.9, pytest.approx(0.0)]]
+    del cells[Cell("mnist", 6000, "dropout", 0.1)]
+    with pytest.raises(ValueError, match="no ising beside dropout and dropconnect"):
+        figures.zeros(cells)
+    cells[Cell("mnist", 6000, "dropout", 0.1)] = values(0.8, 0.1, 0.0)
     figures.draw_rates(rows, tmp_path / "rates.png")
     figures.draw_zeros(cells, tmp_path / "zeros.png")
     assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("rates", "zeros"))
